@@ -1,0 +1,1 @@
+"""Re-stack the layers of pretrained transformers."""

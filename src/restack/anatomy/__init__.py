@@ -1,0 +1,1 @@
+"""Where the layers live in a model, a checkpoint and a config."""

@@ -1,0 +1,179 @@
+"""Model configs as JSON, and what they must say after a re-stacking."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from restack.anatomy import rules
+from restack.anatomy.facts import Facts
+from restack.errors import StackError
+from restack.plan import Plan
+
+Config = dict[str, Any]
+
+# Lists with an entry a layer, permuted by name. Others may have the length of the stack by
+# accident: `depths` and `hidden_sizes` speak of stages, `conv_dim` of convolutions.
+PER_LAYER = frozenset(
+    (
+        "activation_sparsity_pattern",
+        "attention_layers",
+        "attention_window",
+        "attn_type_list",
+        "hybrid_layer_pattern",
+        "indexer_types",
+        "intermediate_size",
+        "kv_sharing_modes",
+        "layer_rope_theta",
+        "layer_types",
+        "layers_block_type",
+        "mixer_types",
+        "mlp_layer_types",
+        "moe_layer_freq",
+        "moe_topk",
+        "no_rope_layers",
+        "num_attention_heads",
+        "num_attention_heads_per_layer",
+        "num_experts",
+        "num_key_value_heads",
+        "sliding_windows",
+    )
+)
+# Objects with layer numbers as keys.
+BY_NUMBER = ("pruned_heads", "per_layer_config")
+
+
+def get(config: Mapping[str, Any], dotted: str) -> Any:
+    """The value at a dotted path, None where there is none."""
+    value: Any = config
+    for part in dotted.split("."):
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(part)
+    return value
+
+
+def put(config: Config, dotted: str, value: Any) -> None:
+    """Set the value at a dotted path in place, making sections where they are missing."""
+    *sections, name = dotted.split(".")
+    for part in sections:
+        config = config.setdefault(part, {})
+    config[name] = value
+
+
+def walk(config: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """All fields of a config and of its sections, as dotted paths."""
+    for name, value in config.items():
+        yield before + name, value
+        if isinstance(value, Mapping):
+            yield from walk(value, f"{before}{name}.")
+
+
+def section_path(facts: Facts) -> str:
+    """The section that describes the stack: `text_config.` or nothing."""
+    return facts.counts[0].rpartition(".")[0] if facts.counts else ""
+
+
+def lists_of(config: Mapping[str, Any], facts: Facts, depth: int) -> list[str]:
+    """The lists of this config that have one entry a layer, as dotted paths."""
+    where = section_path(facts)
+    section = get(config, where) if where else config
+    before = f"{where}." if where else ""
+    known = [name for name in facts.lists if isinstance(get(config, name), list)]
+    return known + [
+        before + name
+        for name, value in (section or {}).items()
+        if name in PER_LAYER
+        and before + name not in known
+        and isinstance(value, list)
+        and len(value) == depth
+    ]
+
+
+def missing_lists(config: Mapping[str, Any], facts: Facts) -> list[str]:
+    """Per-layer lists that the class derives by layer number because the config omits them."""
+    return [name for name in facts.lists if get(config, name) is None]
+
+
+def rewrite_config(config: Mapping[str, Any], facts: Facts, plan: Plan) -> Config:
+    """The config of the new stack: depth, per-layer lists and index rules follow the plan."""
+    new = copy.deepcopy(dict(config))
+    sources = plan.sources
+    for name in lists_of(config, facts, plan.depth):
+        values = get(config, name)
+        if len(values) != plan.depth:
+            raise StackError(
+                f"config field `{name}` has {len(values)} entries for {plan.depth} layers",
+                hint="mend the config: the list needs one entry a layer",
+            )
+        put(new, name, [copy.deepcopy(values[source]) for source in sources])
+
+    where = section_path(facts)
+    before = f"{where}." if where else ""
+    section = dict(facts.defaults) | dict((get(config, where) if where else config) or {})
+    for name, value in rules.rewrite(section, sources, plan.depth).items():
+        if value != section[name] or name in section:
+            put(new, before + name, value)
+
+    for name in BY_NUMBER:
+        by_layer = section.get(name)
+        if by_layer and all(str(key).isdigit() for key in by_layer):
+            entries = {int(key): value for key, value in by_layer.items()}
+            kept = {str(i): entries[s] for i, s in enumerate(sources) if s in entries}
+            put(new, before + name, kept)
+    if isinstance(section.get("attention_types"), list):  # GPT-Neo spells its list as a product
+        layers = get(new, f"{before}attention_layers") or _expand(
+            section["attention_types"], sources
+        )
+        put(new, f"{before}attention_types", [[layers, 1]])
+    if len(section.get("stage_names") or ()) == plan.depth + 1:
+        for name, value in _taps(section, plan).items():
+            put(new, before + name, value)
+    if facts.shared:
+        put(new, facts.shared, _groups(config, facts.shared, plan))
+    for name in facts.counts:
+        put(new, name, len(plan))
+    return new
+
+
+def _expand(types: list[Any], sources: tuple[int, ...]) -> list[str]:
+    flat = [kind for kinds, times in types for _ in range(times) for kind in kinds]
+    return [flat[source] for source in sources]
+
+
+def _groups(config: Mapping[str, Any], field: str, plan: Plan) -> int:
+    """ALBERT: the layer at position i uses group int(i / (depth / groups)); it must stay so."""
+    groups = get(config, field) or 1
+
+    def layout(depth: int) -> list[int]:
+        return [int(i / (depth / groups)) for i in range(depth)]
+
+    wanted = [layout(plan.depth)[source] for source in plan.sources]
+    if layout(len(plan)) != wanted:
+        raise StackError(
+            f"the layers share {groups} groups of weights (`{field}`), laid out evenly over the "
+            f"depth; the plan would need the order {wanted}",
+            hint="choose a plan that repeats or drops each group alike",
+        )
+    return int(groups)
+
+
+def _taps(section: Mapping[str, Any], plan: Plan) -> Config:
+    """Backbones name the output of each layer, and list which of them they return."""
+    names = ["stem", *(f"stage{i + 1}" for i in range(len(plan)))]
+    taps = []
+    for tap in section.get("out_indices") or ():
+        tap = tap + plan.depth + 1 if tap < 0 else tap
+        places = [i + 1 for i, source in enumerate(plan.sources) if source == tap - 1]
+        if tap in (0, plan.depth):
+            places = [len(plan) if tap else 0]
+        if len(places) != 1:
+            raise StackError(
+                f"the config returns the output of layer {tap - 1} (`out_indices`), which stands "
+                f"{len(places)} times in the plan",
+                hint="keep that layer exactly once, or change `out_indices` first",
+            )
+        taps += places
+    features = {"out_indices": taps, "out_features": [names[tap] for tap in taps]}
+    return {"stage_names": names} | {k: v for k, v in features.items() if section.get(k)}
