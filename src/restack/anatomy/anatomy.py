@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from restack.anatomy import atlas
-from restack.anatomy.config import Config, get, lists_of
+from restack.anatomy.config import Config, get, lists_of, rules_applying
 from restack.anatomy.facts import Facts
 from restack.errors import StackError
 
@@ -185,7 +185,7 @@ def summary(stack: Stack, config: Config) -> dict[str, Any]:
         "key_pattern": f"{stack.prefix}{{layer}}.",
         "count_fields": list(stack.facts.counts),
         "per_layer_lists": lists_of(config, stack.facts, stack.depth),
-        "index_rules": [name for name, _ in stack.facts.defaults],
+        "index_rules": rules_applying(config, stack.facts),
         "shared_groups": len(stack.layers) if stack.facts.shared else None,
         "stored_in_first_layer": list(stack.facts.bound),
         "depends_on_depth": list(stack.facts.by_depth),

@@ -95,9 +95,10 @@ def fetch_checkpoint(
         if snapshot := _cached(where, revision):
             return _open_snapshot(where, snapshot)
         raise
-    remote = _assemble(on_hub(found), None, found.commit)
-    index = [INDEX] if set(remote.sizes) != {SINGLE} else []
-    names = [CONFIG, *index, *remote.sizes, *remote.other_files]
+    source = on_hub(found)
+    weights = _weights(source, _config(source))
+    shards, _ = _shards(source, weights)
+    names = [CONFIG, weights, *shards, *_other_files(source)]
     return _open_snapshot(where, hub.download(where, revision, names))
 
 
@@ -122,11 +123,10 @@ def _cached(where: str, revision: str | None) -> Path | None:
         return None
     source = on_disk(where, snapshot)
     try:
-        weights = _weights(source, _config(source))
-    except CheckpointError:  # a tool that fetched the config alone
+        shards, _ = _shards(source, _weights(source, _config(source)))
+    except CheckpointError:  # as after a tool that fetched the config alone
         return None
-    names = _index(source, weights) if weights.endswith(".json") else {weights: weights}
-    return snapshot if all((snapshot / name).exists() for name in names.values()) else None
+    return snapshot if all((snapshot / shard).exists() for shard in shards) else None
 
 
 def _check_hub_id(where: str) -> None:
@@ -145,11 +145,7 @@ def _check_hub_id(where: str) -> None:
 def _assemble(source: Source, directory: Path | None, commit: str | None) -> Checkpoint:
     config = _config(source)
     weights = _weights(source, config)
-    if weights.endswith(".json"):
-        expected = _index(source, weights)
-        shards = sorted(set(expected.values()))
-    else:
-        expected, shards = None, [weights]
+    shards, expected = _shards(source, weights)
     tensors: dict[str, Tensor] = {}
     metadata: dict[str, str] = {}
     sizes: dict[str, int] = {}
@@ -207,8 +203,15 @@ def _weights(source: Source, config: dict[str, Any]) -> str:
     )
 
 
+def _shards(source: Source, weights: str) -> tuple[list[str], dict[str, str] | None]:
+    """The weight files, and which of them each tensor lies in if there is an index to say so."""
+    if not weights.endswith(".json"):
+        return [weights], None
+    expected = _index(source, weights)
+    return sorted(set(expected.values())), expected
+
+
 def _index(source: Source, name: str) -> dict[str, str]:
-    """Which file each tensor lies in, according to the index."""
     label = source.label(name)
     places = parse_object(source.read(name), label).get("weight_map")
     if not isinstance(places, dict) or not places:

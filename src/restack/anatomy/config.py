@@ -96,6 +96,18 @@ def missing_lists(config: Mapping[str, Any], facts: Facts) -> list[str]:
     return [name for name in facts.lists if get(config, name) is None]
 
 
+def rules_applying(config: Mapping[str, Any], facts: Facts) -> list[str]:
+    """The config fields by which rules decide what the layers of this stack are."""
+    section = _section(config, facts)
+    return [field for rule in rules.RULES if rule.applies(section) for field in rule.fields]
+
+
+def _section(config: Mapping[str, Any], facts: Facts) -> Config:
+    """The part of the config that describes the stack, with the defaults it may omit."""
+    where = section_path(facts)
+    return dict(facts.defaults) | dict((get(config, where) if where else config) or {})
+
+
 def rewrite_config(config: Mapping[str, Any], facts: Facts, plan: Plan) -> Config:
     """The config of the new stack: depth, per-layer lists and index rules follow the plan."""
     new = copy.deepcopy(dict(config))
@@ -111,9 +123,9 @@ def rewrite_config(config: Mapping[str, Any], facts: Facts, plan: Plan) -> Confi
 
     where = section_path(facts)
     before = f"{where}." if where else ""
-    section = dict(facts.defaults) | dict((get(config, where) if where else config) or {})
+    section = _section(config, facts)
     for name, value in rules.rewrite(section, sources, plan.depth).items():
-        if value != section[name] or name in section:
+        if value != section[name]:
             put(new, before + name, value)
 
     for name in BY_NUMBER:

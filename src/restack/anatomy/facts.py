@@ -54,6 +54,19 @@ class Facts:
         return cls(**values)
 
 
+def canonical(name: str) -> str:
+    """The name without the TensorFlow spelling of norms that old checkpoints keep.
+
+    >>> canonical("attention.output.LayerNorm.gamma")
+    'attention.output.LayerNorm.weight'
+    """
+    owner, _, leaf = name.rpartition(".")
+    return f"{owner}.{_TENSORFLOW[leaf]}" if leaf in _TENSORFLOW else name
+
+
+_TENSORFLOW = {"gamma": "weight", "beta": "bias"}
+
+
 def default_fill(name: str, dims: int) -> str:
     """How a fresh tensor starts, by its name: scales at one, biases at zero, matrices at random."""
     if name.rpartition(".")[2].endswith("bias"):

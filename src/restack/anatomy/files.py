@@ -67,7 +67,7 @@ def read_small(path: Path, limit: int) -> bytes:
                 hint="It cannot be what its name says: look at what it holds.",
             )
         try:
-            return file.read(limit)
+            return file.read(size)  # not `limit`, which would be allocated at once
         except OSError as error:
             raise unreadable(path, error) from None
 

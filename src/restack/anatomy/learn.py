@@ -153,7 +153,7 @@ def _describe(facts: Facts, config: PreTrainedConfig, base: PreTrainedModel, bui
         bound=tuple(n for n in live.shapes(layers[0]) if any(mark in n for mark in BOUND)),
         by_depth=tuple(sorted(_changed_outside(base, shorter, facts.path))),
         fills=tuple(sorted(_fills(base, facts.path).items())),
-        renamed=bool(_stored(base, f"{facts.path}.") - own),
+        renamed=not set(map(canonical, _stored(base, f"{facts.path}."))) <= own,
     )
 
 
@@ -274,7 +274,10 @@ def _with_outputs(facts: Facts, config: PreTrainedConfig, base: PreTrainedModel)
     if not outputs or not facts.renamed:
         return replace(facts, outputs=outputs)
     layers = range(len(live.find_stacks(base)[facts.path]))
-    stored = _stored(base, *(f"{facts.path}.{i}.{name}" for i in layers for name in outputs))
+    state = base.state_dict()
+    ours = {name: {f"{facts.path}.{i}.{name}" for i in layers} & state.keys() for name in outputs}
+    stored = _stored(base, *(name for places in ours.values() for name in places))
     start = f"({'|'.join(map(re.escape, facts.prefixes))})[0-9]+[.]"
     names = {re.sub(r"\.\d+\.", ".*.", re.sub(f"^{start}", "", name)) for name in stored}
+    names |= {name for name, places in ours.items() if not places}  # a kind not there by default
     return replace(facts, outputs=outputs, stored_outputs=tuple(sorted(names)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 
 from restack.anatomy import live
-from restack.anatomy.config import put, walk
+from restack.anatomy.config import get, put, section_path, walk
 from restack.anatomy.facts import Facts
 
 # The matrices that write into the residual stream, by the last part of their names.
@@ -39,12 +40,29 @@ _TOO_LARGE = 400_000_000
 
 def find_outputs(config: PreTrainedConfig, facts: Facts) -> tuple[str, ...]:
     """Names of the tensors to zero; none where no such set is found (all post-norm models)."""
-    try:
-        with live.quiet(), torch.no_grad():
-            model = _small(config, facts)
-            return _search(model, facts) if model is not None else ()
-    except Exception:  # the model does not run on plain inputs: nothing is known
-        return ()
+    found: dict[str, None] = {}
+    for variant in _variants(config, facts):
+        try:
+            with live.quiet(), torch.no_grad():
+                model = _small(variant, facts)
+                names = _search(model, facts) if model is not None else ()
+        except Exception:  # the model does not run on plain inputs: nothing is known
+            names = ()
+        if not names:
+            return ()
+        found |= dict.fromkeys(names)
+    return tuple(found)
+
+
+def _variants(config: PreTrainedConfig, facts: Facts) -> list[PreTrainedConfig]:
+    """The config, and one with a dense layer where by default all layers have experts."""
+    values = live.config_json(config)
+    where = section_path(facts)
+    field = f"{where}.mlp_only_layers".lstrip(".")
+    if get(values, field) != []:
+        return [config]
+    put(values, field, [0])
+    return [config, live.config_from(values, type(config))]
 
 
 def _small(config: PreTrainedConfig, facts: Facts) -> PreTrainedModel | None:
@@ -117,31 +135,36 @@ def _is_identity(model: PreTrainedModel, layer: nn.Module) -> bool:
 
     hook = layer.register_forward_hook(look, with_kwargs=True)
     try:
-        model(**_inputs(model))
+        _run(model)
     finally:
         hook.remove()
     before, after = seen[0]
     return before.shape == after.shape and torch.allclose(before, after, atol=1e-5)
 
 
-def _inputs(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    config: Any = model.config
-    name = model.main_input_name
-    inputs: dict[str, torch.Tensor] = {}
-    if name == "input_ids" or hasattr(config, "text_config"):
-        inputs["input_ids"] = torch.arange(3, 19)[None]
-        if config.is_encoder_decoder:
-            inputs["decoder_input_ids"] = inputs["input_ids"]
-    if name == "pixel_values" or hasattr(config, "vision_config"):
-        vision = getattr(config, "vision_config", config)
-        size = vision.image_size
+def _run(model: PreTrainedModel) -> None:
+    """Run the model on whichever of the usual inputs it takes."""
+    failure: Exception | None = None
+    for inputs in _inputs(model.config):
+        try:
+            model(**inputs)
+            return
+        except Exception as error:
+            failure = error
+    raise failure or ValueError("no inputs")
+
+
+def _inputs(config: Any) -> Iterator[dict[str, torch.Tensor]]:
+    text = {"input_ids": torch.arange(3, 19)[None]}
+    yield text
+    yield {**text, "decoder_input_ids": text["input_ids"]}
+    vision = getattr(config, "vision_config", config)
+    size = getattr(vision, "image_size", None)
+    if size:
         height, width = size if isinstance(size, list | tuple) else (size, size)
-        inputs["pixel_values"] = torch.randn(1, getattr(vision, "num_channels", 3), height, width)
-    if name == "input_features":
-        inputs["input_features"] = torch.randn(
-            1, config.num_mel_bins, 2 * config.max_source_positions
-        )
-        inputs["decoder_input_ids"] = torch.arange(3, 19)[None]
-    if not inputs:
-        raise ValueError(f"no inputs for {name}")
-    return inputs
+        pixels = torch.randn(1, getattr(vision, "num_channels", 3), height, width)
+        yield {"pixel_values": pixels}
+        yield {**text, "pixel_values": pixels}
+    if hasattr(config, "num_mel_bins") and hasattr(config, "max_source_positions"):
+        speech = torch.randn(1, config.num_mel_bins, 2 * config.max_source_positions)
+        yield {"input_features": speech, "decoder_input_ids": text["input_ids"]}

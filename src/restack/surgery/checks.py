@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from restack.anatomy.anatomy import Stack
+from restack.anatomy.config import Config, rules_applying
+from restack.anatomy.signature import misplaced
 from restack.errors import StackError
 from restack.plan import Mark, Plan
 
@@ -39,3 +41,37 @@ def misfit(stack: Stack, plan: Plan, wrong: Sequence[object]) -> StackError:
         f"the plan {plan} puts layers of `{stack.path}` where they cannot stand: {shown}{more}",
         hint="keep layers of that kind in their place; `restack show` lists the kinds",
     )
+
+
+def check_places(stack: Stack, plan: Plan, config: Config) -> None:
+    """Refuse a plan that puts layers where the config expects others; for checkpoints.
+
+    The atlas knows for which families names, per-layer lists and index rules say all. For the
+    others the model is built without weights, which needs torch.
+    """
+    facts = stack.facts
+    if facts.shared or plan.is_identity:
+        return
+    if facts.edges:
+        slot = misplaced(stack.kinds, plan)
+        if slot is not None:
+            raise misfit(stack, plan, [_edge(stack, plan, slot)])
+        return
+    explained = facts.lists or any(rules_applying(config, facts))
+    if facts.live or (len(set(stack.kinds)) > 1 and not explained):
+        from restack.anatomy import live
+        from restack.anatomy.learn import misfits
+
+        full = live.config_from(config)
+        wrong = misfits(facts, full, live.build_meta(full), live.build_meta, plan)
+        if wrong:
+            raise misfit(stack, plan, wrong)
+
+
+def _edge(stack: Stack, plan: Plan, slot: int) -> str:
+    source = plan[slot].source
+    place = 0 if slot == 0 else len(stack.layers) - 1 if slot == len(plan) - 1 else 1
+    ours, theirs = set(stack.layers[source]), set(stack.layers[place])
+    lacks = "".join(f", lacks `{name}`" for name in sorted(theirs - ours)[:2])
+    extra = "".join(f", has `{name}` too much" for name in sorted(ours - theirs)[:2])
+    return f"slot {slot}: layer {source} is not of the kind of layer {place}{lacks}{extra}"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import json
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,6 +14,7 @@ from restack.anatomy import live
 from restack.anatomy.facts import Facts
 from restack.errors import StackError
 from restack.plan import Slot
+from restack.surgery.fresh import ENCODE
 
 
 def family_layer(
@@ -45,3 +49,16 @@ def family_layer(
                 hint="choose another initialiser: --init standard",
             )
     return state
+
+
+def encoded_family(
+    config: dict[str, Any], facts: Facts, seed: int, slot: Slot, rest: str, dtype: str
+) -> Iterator[bytes]:
+    """The bytes of one tensor of a fresh layer."""
+    layer = _cached(json.dumps(config, sort_keys=True), facts, seed, slot)
+    yield ENCODE[dtype](layer[rest].numpy().ravel())
+
+
+@functools.lru_cache(maxsize=2)
+def _cached(config: str, facts: Facts, seed: int, slot: Slot) -> dict[str, torch.Tensor]:
+    return family_layer(json.loads(config), facts, seed, slot)

@@ -149,6 +149,17 @@ ENCODE: dict[str, Callable[[np.ndarray], bytes]] = {
     "BF16": _bfloat16,
 }
 
+
+def check_dtype(rest: str, dtype: str, slot: Slot) -> None:
+    """Refuse fresh weights in a dtype that is not plain floating point."""
+    if dtype not in ENCODE:
+        raise StackError(
+            f"`{rest}` of layer {slot.source} is stored as {dtype}; fresh weights can be made as "
+            f"{', '.join(ENCODE)}",
+            hint="quantised checkpoints take plans without fresh slots",
+        )
+
+
 _ONE = {"F64": b"\0\0\0\0\0\0\xf0?", "F32": b"\0\0\x80?", "F16": b"\0<", "BF16": b"\x80?"}
 
 
@@ -156,12 +167,7 @@ def encoded(
     what: str | tuple[float, float], dtype: str, count: int, seed: int, slot: Slot, rest: str
 ) -> Iterator[bytes]:
     """The bytes of a fresh tensor, in chunks."""
-    if dtype not in ENCODE:
-        raise StackError(
-            f"`{rest}` of layer {slot.source} is stored as {dtype}; fresh weights can be made as "
-            f"{', '.join(ENCODE)}",
-            hint="quantised checkpoints take plans without fresh slots",
-        )
+    check_dtype(rest, dtype, slot)
     if isinstance(what, tuple):
         for chunk in normal(stream(seed, slot, rest), count, *what):
             yield ENCODE[dtype](chunk)

@@ -1,0 +1,58 @@
+"""The anatomy of a checkpoint, by the atlas where the model type is known."""
+
+from __future__ import annotations
+
+from restack.anatomy.anatomy import Anatomy, Shape, dissect, locate
+from restack.anatomy.checkpoint import Checkpoint
+from restack.anatomy.config import Config, get, missing_lists, put
+from restack.anatomy.facts import Facts
+from restack.errors import RestackError, StackError
+
+
+def anatomy(checkpoint: Checkpoint) -> Anatomy:
+    """The stacks of a checkpoint. torch is imported only where the atlas does not suffice."""
+    tensors = {t.name: Shape(t.dtype, t.shape, t.nbytes) for t in checkpoint.tensors.values()}
+    config = checkpoint.config
+    found = dissect(checkpoint.location, config, tensors)
+    if not found.stacks:
+        stacks = (locate(facts, config, tensors, checkpoint.location) for facts in _learned(config))
+        found = Anatomy(checkpoint.location, config, tuple(s for s in stacks if s), tensors)
+    missing = {name for stack in found.stacks for name in missing_lists(config, stack.facts)}
+    if missing:
+        config = _completed(config, missing)
+        found = Anatomy(found.location, config, found.stacks, tensors)
+    return found
+
+
+def _learned(config: Config) -> tuple[Facts, ...]:
+    """Facts of a type that the atlas does not know, by building it without weights."""
+    from restack.anatomy import live
+    from restack.anatomy.learn import learn
+
+    try:
+        with live.quiet():
+            return tuple(f for f in learn(live.config_from(config)).values() if f.counts)
+    except RestackError:
+        raise
+    except Exception:  # no class of this name, or one that cannot be built: nothing is known
+        return ()
+
+
+def _completed(config: Config, names: set[str]) -> Config:
+    """A config that spells out the per-layer lists which its class derives by layer number."""
+    from restack.anatomy import live
+
+    try:
+        with live.quiet():
+            full = live.config_json(live.config_from(config))
+    except Exception as error:
+        raise StackError(
+            f"the config omits {', '.join(f'`{name}`' for name in sorted(names))}, and its class "
+            f"cannot be built to derive them ({type(error).__name__}: {error})",
+            hint="add the lists to config.json, one entry a layer",
+        ) from error
+    config = {**config}
+    for name in names:
+        if get(full, name) is not None:
+            put(config, name, get(full, name))
+    return config

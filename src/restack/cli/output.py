@@ -1,0 +1,98 @@
+"""What commands print: one JSON document, or tables for people; progress goes to standard error."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+
+def as_json(value: Any) -> None:
+    """Print one JSON document; numbers that JSON cannot write become null."""
+    json.dump(_plain(value), sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that does not break lines of tables where the output is not a terminal."""
+    from rich.console import Console
+
+    terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    return Console(stderr=stderr, width=None if terminal else 160, highlight=False, soft_wrap=False)
+
+
+def show(*items: RenderableType) -> None:
+    """Print to standard output."""
+    out = console()
+    for item in items:
+        out.print(item)
+
+
+def note(text: str) -> None:
+    """Say something beside the result."""
+    print(text, file=sys.stderr)
+
+
+@contextmanager
+def byte_progress(label: str) -> Iterator[tuple[Callable[[int], None], Callable[[int], None]]]:
+    """A progress bar in bytes on standard error: (start with a total, advance)."""
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = (
+        TextColumn(label),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=None)
+
+        def start(total: int) -> None:
+            bar.update(task, total=total)
+
+        def advance(count: int) -> None:
+            bar.advance(task, count)
+
+        yield start, advance
+
+
+def size(count: float) -> str:
+    """Bytes for people: 1.2 GB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def number(count: float) -> str:
+    """Counts for people: 7.1M."""
+    for unit in ("", "k", "M", "B"):
+        if count < 1000:
+            return f"{count:.0f}" if not unit else f"{count:.1f}{unit}"
+        count /= 1000
+    return f"{count:.1f}T"

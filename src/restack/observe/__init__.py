@@ -1,0 +1,1 @@
+"""What every layer of a stack knows and does, without training it."""

@@ -1,0 +1,147 @@
+"""What the solvers of linear readers share: the problems, their losses, and access to features."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+Kind = Literal["classification", "regression", "multilabel"]
+Solver = Literal["adam", "lbfgs", "ridge"]
+CHUNK = 1 << 23  # numbers of features that are in work at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How readers are trained.
+
+    Epochs, batches, rates and patience are for `adam`; `l2` and iterations for the other solvers,
+    which train on the same rows but go to the optimum.
+    """
+
+    solver: Solver = "adam"
+    standardise: bool = False
+    """Bring each feature to mean 0 and deviation 1 over the rows that a trial trains on."""
+    seed: int = 0
+    epochs: int = 40
+    """At most so many."""
+    batch_size: int = 32
+    rate: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    patience: int | None = 5
+    """Stop after so many epochs without a lower loss on the held-out rows; None: never."""
+    l2: float = 1.0
+    """The weight of the squared coefficients against the sum of the losses: 1 / C of
+    scikit-learn's LogisticRegression, alpha of its Ridge. The bias is free."""
+    iterations: int = 200
+    """At most so many, of lbfgs."""
+
+
+PAPER = Settings(batch_size=8, rate=2e-5)
+"""Tamkin et al., appendix I; how patient they were is not given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """What all problems read: features, and targets to meet."""
+
+    features: Tensor
+    """Rows x layers x hidden, float32 or float16; it may lie in a mapped file."""
+    targets: Tensor
+    """Rows x outputs, float32: one-hot classes, marks of labels, or values."""
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """The rows of one trial. Its number decides about its first weights and order of batches."""
+
+    number: int
+    train: np.ndarray
+    held: np.ndarray
+    """Rows left out of the training, to know when to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Trained readers, by layers x trials; their weights apply to the features as they are."""
+
+    layers: tuple[int, ...]
+    weight: Tensor
+    """Layers x trials x outputs x hidden."""
+    bias: Tensor
+    loss: Tensor
+    """The mean loss on the held-out rows."""
+    rounds: Tensor
+    """The epoch that the weights are from; of lbfgs its iterations, of ridge 1."""
+
+
+def losses(kind: Kind, outputs: Tensor, targets: Tensor) -> Tensor:
+    """The loss of each row: cross entropy, squared error, or binary cross entropy over labels."""
+    if kind == "classification":
+        return -(targets * functional.log_softmax(outputs, -1)).sum(-1)
+    if kind == "regression":
+        return (outputs - targets).square().sum(-1)
+    return functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none").sum(-1)
+
+
+def slopes(kind: Kind, outputs: Tensor, targets: Tensor) -> Tensor:
+    """The derivative of `losses` by the outputs."""
+    if kind == "classification":
+        return functional.softmax(outputs, -1).sub_(targets)
+    if kind == "regression":
+        return (outputs - targets).mul_(2)
+    return torch.sigmoid(outputs).sub_(targets)
+
+
+def chunks(rows: int, width: int) -> Iterator[slice]:
+    """Slices of rows of this width, such that what they hold is of bounded size."""
+    size = max(1, CHUNK // max(1, width))
+    return (slice(start, min(start + size, rows)) for start in range(0, rows, size))
+
+
+def moments(
+    examples: Examples, draws: Sequence[Draw], layers: Sequence[int], standardise: bool
+) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of the features over each trial's training rows: layers x trials x hidden.
+
+    In float64. They are 0 and 1 if nothing is to be standardised; a constant has the deviation 1.
+    """
+    features, device = examples.features, examples.targets.device
+    shape = (len(layers), len(draws), features.shape[2])
+    mean = torch.zeros(shape, dtype=torch.float64, device=device)
+    if not standardise:
+        return mean, torch.ones_like(mean)
+    square = torch.zeros_like(mean)
+    for trial, draw in enumerate(draws):
+        mean[:, trial] = sum(x.double().sum(1) for x in blocks(features, draw.train, layers, device))
+        mean[:, trial] /= len(draw.train)
+        for x in blocks(features, draw.train, layers, device):  # around the mean, to be exact
+            square[:, trial] += (x.double() - mean[:, trial, None]).square().sum(1)
+        square[:, trial] /= len(draw.train)
+    deviation = square.sqrt()
+    return mean, torch.where(deviation > 0, deviation, 1.0)
+
+
+def blocks(
+    features: Tensor, rows: np.ndarray, layers: Sequence[int], device: torch.device
+) -> Iterator[Tensor]:
+    """These rows in float32, chunk after chunk, as layers x rows x hidden."""
+    index = torch.from_numpy(rows).to(features.device)
+    chosen = torch.tensor(list(layers), device=features.device)
+    for part in chunks(len(rows), features.shape[1] * features.shape[2]):
+        x = features.index_select(0, index[part]).index_select(1, chosen)
+        yield x.to(device, torch.float32).transpose(0, 1)
+
+
+def on_raw(weight: Tensor, bias: Tensor, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights for standardised features as weights for the features as they are."""
+    weight = weight.double() / deviation.unsqueeze(-2)
+    bias = bias.double() - (weight * mean.unsqueeze(-2)).sum(-1)
+    return weight, bias

@@ -1,0 +1,331 @@
+"""Re-stack a checkpoint on disk: new headers, and the old bytes copied in the plan's order."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from restack.anatomy import checkpoint as files
+from restack.anatomy.anatomy import Stack
+from restack.anatomy.checkpoints import anatomy
+from restack.anatomy.config import Config, get, rewrite_config, section_path
+from restack.anatomy.facts import canonical
+from restack.anatomy.fingerprint import fingerprint, sampled_digest
+from restack.errors import StackError
+from restack.plan import Mark, Plan, Slot
+from restack.surgery import casting, fresh
+from restack.surgery.checks import check, check_places
+from restack.surgery.keymap import Entry, key_map
+from restack.surgery.publish import check_output, publish
+from restack.surgery.quantised import rename_modules
+from restack.surgery.write import Made, Range, Target, Zeros, write_weights
+
+RECORD = "restack.json"  # what was done, from what: written beside the weights
+_BLOCK = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """What an edit will do, or has done."""
+
+    checkpoint: files.Checkpoint
+    stack: str
+    plan: Plan
+    config: Config
+    targets: tuple[Target, ...]
+    record: dict[str, Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors written."""
+        return sum(target.nbytes for target in self.targets)
+
+    @property
+    def parameters(self) -> int:
+        """Stored elements of all tensors written."""
+        return sum(math.prod(target.shape) for target in self.targets)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for `--json`."""
+        return {
+            "source": self.checkpoint.location,
+            "stack": self.stack,
+            "plan": str(self.plan),
+            "depth_before": self.plan.depth,
+            "depth": len(self.plan),
+            "tensors": len(self.targets),
+            "parameters": self.parameters,
+            "bytes": self.nbytes,
+            "record": self.record,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How an edit is carried out; the plan says what."""
+
+    stack: str | None = None
+    seed: int = 0
+    init: str = "standard"
+    past_end: str | None = None  # 'keep' or 'drop' layers numbered beyond the depth
+    dtype: str | None = None
+    shard_size: int | None = None
+    force: bool = False
+    revision: str | None = None
+
+
+def prepare(checkpoint: files.Checkpoint, plan: Plan | str, options: Options | None = None) -> Edit:
+    """Everything about an edit but the writing; raises what is wrong with it."""
+    options = options or Options()
+    found = anatomy(checkpoint)
+    stack = found.pick(options.stack)
+    plan = Plan.parse(plan, stack.depth) if isinstance(plan, str) else plan
+    check(stack, plan)
+    check_places(stack, plan, found.config)
+    _check_past_end(stack, options)
+    config = rewrite_config(found.config, stack.facts, plan)
+    config = rename_modules(config, stack.facts.prefixes or (stack.prefix,), plan)
+    if options.past_end == "drop":
+        _without_extra_layers(config, stack)
+    if options.dtype:
+        config = casting.config_as(config, options.dtype)
+    targets = tuple(_targets(checkpoint, found.config, stack, plan, options))
+    record = _record(checkpoint, stack, plan, options)
+    record["output"] = {
+        "config": digest_of(config),
+        "tensors": digest_of(sorted([t.name, t.dtype, list(t.shape)] for t in targets)),
+    }
+    return Edit(checkpoint, stack.path, plan, config, targets, record)
+
+
+def digest_of(value: Any) -> str:
+    """A short name for plain data, by which `verify` knows it again."""
+    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def edit(
+    source: str | os.PathLike[str],
+    plan: Plan | str,
+    out: str | os.PathLike[str],
+    options: Options | None = None,
+    *,
+    dry_run: bool = False,
+    started: Callable[[Edit], None] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Edit:
+    """Write the re-stacked checkpoint; `out` appears when it is complete, or not at all.
+
+    `started` is called with the edit before the first byte is written, `progress` with the number
+    of bytes just written.
+    """
+    options = options or Options()
+    opened = files.open_checkpoint if dry_run else files.fetch_checkpoint
+    checkpoint = opened(source, revision=options.revision)
+    inputs = [checkpoint.directory] if checkpoint.directory else []
+    check_output(Path(out), force=options.force, inputs=inputs)
+    made = prepare(checkpoint, plan, options)
+    if started:
+        started(made)
+    if not dry_run:
+        with publish(Path(out), force=options.force, inputs=inputs) as work:
+            _write(made, work, options, progress)
+    return made
+
+
+def _write(
+    made: Edit, work: Path, options: Options, progress: Callable[[int], None] | None
+) -> None:
+    checkpoint = made.checkpoint
+    notes = {key: value for key, value in checkpoint.metadata.items() if key != "format"}
+    write_weights(
+        work, made.targets, shard_size=options.shard_size, metadata=notes, progress=progress
+    )
+    for name in checkpoint.other_files:
+        if name != RECORD:
+            (work / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(checkpoint.path(name), work / name)
+    _write_json(work / RECORD, made.record)
+    _write_json(work / files.CONFIG, made.config)
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def _check_past_end(stack: Stack, options: Options) -> None:
+    if stack.past_end and options.past_end not in ("keep", "drop"):
+        raise StackError(
+            f"`{stack.path}` has {stack.depth} layers, and the checkpoint holds "
+            f"{len(stack.past_end)} tensors numbered beyond them (`{stack.past_end[0]}`): extra "
+            "layers, for instance for multi-token prediction",
+            hint="say what becomes of them: --past-end keep (behind the new last layer) or drop",
+        )
+
+
+def _without_extra_layers(config: Config, stack: Stack) -> None:
+    where = section_path(stack.facts)
+    section = get(config, where) if where else config
+    for field in ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers"):
+        if section.get(field):
+            section[field] = 0
+
+
+def _targets(
+    checkpoint: files.Checkpoint, config: Config, stack: Stack, plan: Plan, options: Options
+) -> Iterator[Target]:
+    if stack.facts.shared:
+        plan = Plan.identity(len(stack.layers))  # the groups stay, the depth is in the config
+    make = _Sources(checkpoint, config, stack, options)
+    bound, past_end = stack.facts.bound, options.past_end
+    for entry in key_map(checkpoint.tensors, stack.prefix, plan, bound=bound, past_end=past_end):
+        tensor = checkpoint.tensors[entry.source]
+        shape, source = tensor.shape, make.source(entry, tensor, plan)
+        if _by_depth(entry, stack):
+            axis = _axis(tensor, plan)
+            shape = (*shape[:axis], shape[axis] // plan.depth * len(plan), *shape[axis + 1 :])
+        if options.dtype:
+            yield casting.cast(entry.name, tensor.dtype, shape, source, options.dtype)
+        else:
+            yield Target(entry.name, tensor.dtype, shape, source)
+
+
+def _by_depth(entry: Entry, stack: Stack) -> bool:
+    names = stack.facts.by_depth
+    return entry.slot is None and any(
+        entry.name == name or entry.name.endswith(f".{name}") for name in names
+    )
+
+
+def _axis(tensor: files.Tensor, plan: Plan) -> int:
+    for axis, size in enumerate(tensor.shape):
+        if size and size % plan.depth == 0:
+            return axis
+    raise StackError(
+        f"`{tensor.name}` has the shape {list(tensor.shape)}, which depends on the depth "
+        f"({plan.depth}) in a way that no plan can follow",
+        hint="remove that part of the model from the checkpoint first",
+    )
+
+
+class _Sources:
+    """Where the bytes of each new tensor come from."""
+
+    def __init__(
+        self, checkpoint: files.Checkpoint, config: Config, stack: Stack, options: Options
+    ) -> None:
+        self.checkpoint, self.config, self.stack = checkpoint, config, stack
+        self.seed, self.init = options.seed, options.init
+        where = section_path(stack.facts)
+        self.spread = fresh.spread_of((get(config, where) if where else config) or {})
+        self.fills = dict(stack.facts.fills)
+        if self.init != "family":
+            fresh.choose(self.init)
+
+    def source(self, entry: Entry, tensor: files.Tensor, plan: Plan) -> Range | Zeros | Made:
+        """The bytes of one tensor."""
+        path = self.path(tensor)
+        copied = Range(path, tensor.start, tensor.end)
+        if entry.slot is None:
+            return _gathered(path, tensor, plan) if _by_depth(entry, self.stack) else copied
+        if entry.slot.mark is Mark.NOOP and self.stack.facts.zeroed(entry.rest, on_disk=True):
+            return Zeros()
+        if entry.slot.mark is not Mark.FRESH:
+            return copied
+        return self.fresh(entry, entry.slot, tensor) or copied
+
+    def path(self, tensor: files.Tensor) -> Path:
+        """The file of a tensor; a name only where no weights were fetched."""
+        if self.checkpoint.directory is None:
+            return Path(tensor.shard)
+        return self.checkpoint.path(tensor.shard)
+
+    def fresh(self, entry: Entry, slot: Slot, tensor: files.Tensor) -> Made | None:
+        """Fresh bytes, or None where the initialiser keeps the tensor as it is."""
+        facts = self.stack.facts
+        if facts.renamed:
+            raise StackError(
+                f"checkpoints of {self.config.get('model_type')!r} store the tensors of a layer "
+                "under other names, or packed otherwise, than the model holds them, so fresh "
+                "weights on disk would not be those of the model",
+                hint="load the model, call restack(model, plan) and save_pretrained",
+            )
+        fresh.check_dtype(entry.rest, tensor.dtype, slot)
+        count = math.prod(tensor.shape)
+        if self.init == "family":
+            from restack.surgery.family import encoded_family
+
+            return Made(
+                lambda: encoded_family(
+                    self.config, facts, self.seed, slot, canonical(entry.rest), tensor.dtype
+                )
+            )
+        init = fresh.choose(self.init)
+        rest = canonical(entry.rest)  # the name in the model, on which the numbers depend
+        what = fresh.recipe(rest, len(tensor.shape), init, self.fills, self.spread)
+        if what == "keep":
+            return None
+        return Made(lambda: fresh.encoded(what, tensor.dtype, count, self.seed, slot, rest))
+
+
+def _gathered(path: Path, tensor: files.Tensor, plan: Plan) -> Made:
+    """The parts of a tensor that has one for each layer, in the order of the plan."""
+    axis = _axis(tensor, plan)
+    rows = math.prod(tensor.shape[:axis])
+    part = tensor.nbytes // rows // plan.depth
+
+    def chunks() -> Iterator[bytes]:
+        at_once = max(1, _BLOCK // (part * plan.depth))
+        with open(path, "rb", buffering=0) as file:
+            for row in range(0, rows, at_once):
+                count = min(at_once, rows - row)
+                start = tensor.start + row * part * plan.depth
+                block = os.pread(file.fileno(), count * part * plan.depth, start)
+                yield b"".join(
+                    block[(r * plan.depth + s) * part : (r * plan.depth + s + 1) * part]
+                    for r in range(count)
+                    for s in plan.sources
+                )
+
+    return Made(chunks)
+
+
+def _record(
+    checkpoint: files.Checkpoint, stack: Stack, plan: Plan, options: Options
+) -> dict[str, Any]:
+    from restack import __version__
+
+    record: dict[str, Any] = {
+        "restack": __version__,
+        "source": checkpoint.location,
+        "commit": checkpoint.commit,
+        "fingerprint": fingerprint(checkpoint),
+        "stack": stack.path,
+        "plan": str(plan),
+        "source_depth": plan.depth,
+        "depth": len(plan),
+        "past_end": options.past_end,
+        "dtype": options.dtype,
+    }
+    if checkpoint.directory is not None:
+        record["sampled_digest"] = sampled_digest(checkpoint)
+        if RECORD in checkpoint.other_files:
+            record["source_record"] = json.loads(checkpoint.path(RECORD).read_text())
+    if plan.has_fresh:
+        record |= {"seed": options.seed, "init": options.init}
+    return record
+
+
+def read_record(checkpoint: files.Checkpoint) -> Mapping[str, Any] | None:
+    """What `edit` wrote about how the checkpoint came to be."""
+    if RECORD not in checkpoint.other_files:
+        return None
+    from restack.anatomy.strict_json import parse_object
+
+    return parse_object(checkpoint.path(RECORD).read_bytes(), str(checkpoint.path(RECORD)))

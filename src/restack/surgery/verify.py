@@ -1,0 +1,252 @@
+"""Check a checkpoint: its structure, where it comes from, and every byte against its source."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from restack.anatomy.anatomy import Anatomy, Stack
+from restack.anatomy.checkpoint import Checkpoint, fetch_checkpoint, open_checkpoint
+from restack.anatomy.checkpoints import anatomy
+from restack.anatomy.config import get, lists_of, walk
+from restack.anatomy.fingerprint import fingerprint, sampled_digest
+from restack.errors import CheckpointError, StackError
+from restack.surgery.disk import RECORD, Options, digest_of, prepare, read_record
+from restack.surgery.write import Made, Range, Target
+
+_BLOCK = 1 << 20
+
+
+@dataclass
+class Report:
+    """What was checked, and what was found to differ."""
+
+    location: str
+    checked: list[str] = field(default_factory=list)
+    differences: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing differs."""
+        return not self.differences
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for `--json`."""
+        return {
+            "location": self.location,
+            "ok": self.ok,
+            "checked": self.checked,
+            "differences": self.differences,
+        }
+
+
+def verify(
+    location: str | os.PathLike[str],
+    against: str | os.PathLike[str] | None = None,
+    *,
+    load: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Report:
+    """Check a checkpoint.
+
+    Without more: its headers, the layers against the config, and what its record says of it.
+    With `against`, every tensor byte for byte against what the recorded plan makes of that source,
+    fresh ones included. With `load`, names and shapes against the class that loads it; that
+    needs torch.
+    """
+    report = Report(os.fspath(location))
+    if not os.path.isdir(location) and os.path.sep in report.location.rstrip("/").lstrip("/"):
+        open_checkpoint(location)  # not there at all: that is an error, not a difference
+    try:
+        checkpoint = open_checkpoint(location)
+        found = anatomy(checkpoint)
+    except (CheckpointError, StackError) as error:
+        if not os.path.isdir(location):
+            raise
+        report.differences.append(error.message)
+        return report
+    report.checked.append(f"{len(checkpoint.tensors)} tensors lie sound in their files")
+    _structure(found, report)
+    record = read_record(checkpoint) if checkpoint.directory else None
+    if record:
+        _provenance(checkpoint, record, report)
+    if against is not None:
+        _bytes(checkpoint, record, fetch_checkpoint(against), report, progress)
+    if load:
+        _loads(checkpoint, report)
+    return report
+
+
+def _structure(found: Anatomy, report: Report) -> None:
+    if not found.stacks:
+        report.differences.append(
+            f"no stack of layers is known for model type {found.model_type!r}: nothing to compare"
+        )
+    for stack in found.stacks:
+        before = len(report.differences)
+        for name in lists_of(found.config, stack.facts, stack.depth):
+            length = len(get(found.config, name))
+            if length != stack.depth:
+                report.differences.append(
+                    f"config field `{name}` has {length} entries for {stack.depth} layers"
+                )
+        report.differences += _uneven(stack)
+        sizes = {value for name, value in walk(found.config) if name.endswith("hidden_size")}
+        report.differences += _unsized(stack, sizes)
+        if len(report.differences) == before:
+            report.checked.append(f"`{stack.path}` has its {stack.depth} layers, each complete")
+
+
+def _uneven(stack: Stack) -> Iterator[str]:
+    """Layers that are alone in lacking a tensor or in its shape."""
+    if stack.facts.lists or stack.facts.live or stack.facts.edges or len(stack.layers) < 3:
+        return  # families whose layers differ by kind
+    rules = {name for name, _ in stack.facts.defaults} - {
+        name.rpartition(".")[2] for name in stack.facts.counts
+    }
+    if rules - {"scale_attn_by_inverse_layer_idx"} and len(set(stack.kinds)) > 1:
+        return
+    usual = Counter(stack.kinds).most_common(1)[0][0]
+    model = stack.layers[stack.kinds.index(usual)]
+    for i, layer in enumerate(stack.layers):
+        for name in sorted(model.keys() | layer.keys()):
+            if name in stack.facts.bound:
+                continue
+            full = f"{stack.prefix}{i}.{name}"
+            if name not in layer:
+                yield f"`{full}` is missing"
+            elif name not in model:
+                yield f"`{full}` is not in the other layers"
+            elif layer[name].shape != model[name].shape:
+                shapes = f"{list(layer[name].shape)}, in the other layers {list(model[name].shape)}"
+                yield f"`{full}` has the shape {shapes}"
+
+
+def _unsized(stack: Stack, sizes: set[int]) -> Iterator[str]:
+    """Norm vectors that have none of the widths in the config."""
+    widths = {
+        tensor.shape[0]
+        for name, tensor in stack.layers[0].items()
+        if len(tensor.shape) == 1 and name.endswith(("layernorm.weight", "LayerNorm.weight"))
+    }
+    if sizes and widths and not widths & sizes:
+        yield (
+            f"`{stack.path}` has layers of width {sorted(widths)[0]}; the config says "
+            f"hidden_size {', '.join(map(str, sorted(sizes)))}"
+        )
+
+
+def _provenance(checkpoint: Checkpoint, record: Any, report: Report) -> None:
+    output = record.get("output") or {}
+    before = len(report.differences)
+    if output.get("config") not in (None, digest_of(checkpoint.config)):
+        report.differences.append(f"config.json was changed since {RECORD} was written")
+    tensors = sorted([t.name, t.dtype, list(t.shape)] for t in checkpoint.tensors.values())
+    if output.get("tensors") not in (None, digest_of(tensors)):
+        report.differences.append(
+            f"the names, dtypes or shapes of the tensors are not those that {RECORD} tells of"
+        )
+    if len(report.differences) == before:
+        plan = f"plan {record.get('plan')} of {record.get('source_depth')} layers"
+        report.checked.append(f"{RECORD}: {plan} from {record.get('source')}; unchanged since")
+
+
+def _bytes(
+    checkpoint: Checkpoint,
+    record: Any,
+    source: Checkpoint,
+    report: Report,
+    progress: Callable[[int], None] | None,
+) -> None:
+    if not record:
+        raise CheckpointError(
+            f"{checkpoint.location} has no {RECORD}, so its plan is not known",
+            hint="only the outputs of `restack edit` can be compared with their source",
+        )
+    if record.get("fingerprint") != fingerprint(source):
+        report.differences.append(
+            f"{source.location} is not the source that {RECORD} tells of (other config, headers "
+            "or file sizes)"
+        )
+    elif record.get("sampled_digest") not in (None, sampled_digest(source)):
+        report.differences.append(f"the weights of {source.location} changed since the edit")
+    options = Options(
+        stack=record.get("stack"),
+        seed=record.get("seed", 0),
+        init=record.get("init", "standard"),
+        past_end=record.get("past_end"),
+        dtype=record.get("dtype"),
+    )
+    expected = prepare(source, str(record.get("plan")), options)
+    names = {target.name for target in expected.targets}
+    report.differences += [f"`{n}` is missing" for n in sorted(names - checkpoint.tensors.keys())]
+    report.differences += [
+        f"`{n}` is not in the plan" for n in sorted(checkpoint.tensors.keys() - names)
+    ]
+    if expected.config != checkpoint.config:
+        changed = {k for k, v in walk(expected.config) if get(checkpoint.config, k) != v}
+        shown = ", ".join(sorted(changed)[:4]) or "fields that the source lacks"
+        report.differences.append(f"config.json differs from what the plan makes of it: {shown}")
+    same = 0
+    for target in expected.targets:
+        if target.name in checkpoint.tensors:
+            same += _same(checkpoint, target, report)
+        if progress:
+            progress(target.nbytes)
+    report.checked.append(f"{same} of {len(names)} tensors equal what the plan makes, bit for bit")
+
+
+def _same(checkpoint: Checkpoint, target: Target, report: Report) -> bool:
+    tensor = checkpoint.tensors[target.name]
+    if (tensor.dtype, tensor.shape) != (target.dtype, target.shape):
+        report.differences.append(
+            f"`{target.name}` is {tensor.dtype} {list(tensor.shape)}; the plan makes "
+            f"{target.dtype} {list(target.shape)}"
+        )
+        return False
+    at = tensor.start
+    with open(checkpoint.path(tensor.shard), "rb", buffering=0) as file:
+        for chunk in _expected(target):
+            if os.pread(file.fileno(), len(chunk), at) != chunk:
+                report.differences.append(f"the values of `{target.name}` differ")
+                return False
+            at += len(chunk)
+    return True
+
+
+def _expected(target: Target) -> Iterator[bytes]:
+    """What should stand in the file, in chunks."""
+    source = target.source
+    if isinstance(source, Range):
+        yield from _read(source.path, source.start, source.end)
+    elif isinstance(source, Made):
+        yield from (bytes(chunk) for chunk in source.chunks())
+    else:
+        for start in range(0, target.nbytes, _BLOCK):
+            yield bytes(min(_BLOCK, target.nbytes - start))
+
+
+def _read(path: Path, start: int, end: int) -> Iterator[bytes]:
+    with open(path, "rb", buffering=0) as file:
+        while start < end:
+            chunk = os.pread(file.fileno(), min(_BLOCK, end - start), start)
+            if not chunk:
+                raise CheckpointError(f"{path} ends at byte {start}, expected {end}")
+            yield chunk
+            start += len(chunk)
+
+
+def _loads(checkpoint: Checkpoint, report: Report) -> None:
+    """Names and shapes against the class that would load the checkpoint."""
+    from restack.anatomy import live
+    from restack.anatomy.conversion import unexpected_and_missing
+
+    config = live.config_from(checkpoint.config)
+    wrong = unexpected_and_missing(config, {t.name: t.shape for t in checkpoint.tensors.values()})
+    report.differences += wrong
+    if not wrong:
+        report.checked.append(f"{type(config).__name__} builds a model of exactly these tensors")
