@@ -97,7 +97,7 @@ def kill(times: int, seed: int = 0) -> Counter[str]:
         begun = time.perf_counter()
         write_version(place / "out", 1, place / "in")
         usual = time.perf_counter() - begun
-        return Counter(kill_once(place, chance.random() * usual * 1.2) for _ in range(times))
+        return Counter(kill_once(place, chance.random() * usual * 1.6) for _ in range(times))
     finally:
         shutil.rmtree(place)
 

@@ -188,7 +188,7 @@ def summary(stack: Stack, config: Config) -> dict[str, Any]:
         "index_rules": rules_applying(config, stack.facts),
         "shared_groups": len(stack.layers) if stack.facts.shared else None,
         "stored_in_first_layer": list(stack.facts.bound),
-        "depends_on_depth": list(stack.facts.by_depth),
+        "depends_on_depth": [name for name, _ in stack.facts.by_depth],
         "past_the_end": list(stack.past_end),
         "interchangeable": len(kinds) == 1,
         "kinds": list(stack.kinds),

@@ -6,7 +6,7 @@ import re
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-_MAPPINGS = {"defaults", "fills"}  # stored as JSON objects
+_MAPPINGS = {"by_depth", "defaults", "fills"}  # stored as JSON objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Facts:
     edges: bool = False  # the first and last layer differ from the rest by position
     live: bool = False  # only building the model tells whether a plan fits
     bound: tuple[str, ...] = ()  # tensors of the whole stack that are stored in its first layer
-    by_depth: tuple[str, ...] = ()  # tensors outside the stack whose shape depends on its depth
+    by_depth: tuple[tuple[str, int], ...] = ()  # tensors outside with a part a layer, on an axis
     fills: tuple[tuple[str, str], ...] = ()  # how a fresh tensor starts where names do not tell
     outputs: tuple[str, ...] = ()  # zeroing these makes a layer the identity; empty: none do
     renamed: bool = False  # checkpoints name or pack the tensors of a layer otherwise than models
@@ -38,6 +38,13 @@ class Facts:
         if on_disk and self.renamed:
             return re.sub(r"\.\d+\.", ".*.", name) in self.stored_outputs
         return name in self.outputs
+
+    def axis_of(self, name: str) -> int | None:
+        """The axis on which a tensor outside the stack has one part for each layer."""
+        for known, axis in self.by_depth:
+            if name == known or name.endswith(f".{known}"):
+                return axis
+        return None
 
     def to_json(self) -> dict[str, Any]:
         """Only what differs from the defaults, so that the atlas stays readable."""

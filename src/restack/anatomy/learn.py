@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from restack.anatomy import live
 from restack.anatomy.config import BY_NUMBER, get, lists_of, put, rewrite_config, section_path, walk
 from restack.anatomy.conversion import names_on_disk
-from restack.anatomy.facts import Facts, default_fill
+from restack.anatomy.facts import Facts, canonical, default_fill
 from restack.anatomy.noop import find_outputs
 from restack.anatomy.rules import RULES
 from restack.anatomy.signature import edges_fit
@@ -151,10 +151,24 @@ def _describe(facts: Facts, config: PreTrainedConfig, base: PreTrainedModel, bui
         lists=tuple(sorted(lists_of(values, facts, len(layers)))),
         defaults=tuple(sorted(ruled.items())),
         bound=tuple(n for n in live.shapes(layers[0]) if any(mark in n for mark in BOUND)),
-        by_depth=tuple(sorted(_changed_outside(base, shorter, facts.path))),
+        by_depth=tuple(sorted(_by_depth(base, shorter, facts.path, len(layers)).items())),
         fills=tuple(sorted(_fills(base, facts.path).items())),
         renamed=not set(map(canonical, _stored(base, f"{facts.path}."))) <= own,
     )
+
+
+def _by_depth(
+    base: PreTrainedModel, shorter: PreTrainedModel, path: str, depth: int
+) -> dict[str, int]:
+    """Tensors outside the stack that have, on one axis, a part for each of its layers."""
+    ours, theirs = live.shapes(base), live.shapes(shorter)
+    found = {}
+    for name in _changed_outside(base, shorter, path) & ours.keys() & theirs.keys():
+        pairs = enumerate(zip(ours[name], theirs[name], strict=False))
+        axes = [axis for axis, (size, other) in pairs if size != other]
+        if len(axes) == 1 and ours[name][axes[0]] % depth == 0:
+            found[name] = axes[0]
+    return found
 
 
 def _changed_outside(a: PreTrainedModel, b: PreTrainedModel, path: str) -> set[str]:
@@ -237,7 +251,7 @@ def misfits(
     if facts.shared:
         return []
     found = live.differences(old, new, plan.sources, facts.bound)
-    outside = _changed_outside(base, model, facts.path) - set(facts.by_depth)
+    outside = _changed_outside(base, model, facts.path) - dict(facts.by_depth).keys()
     return found + [live.Difference(-1, f"`{name}` outside the stack changes") for name in outside]
 
 

@@ -6,18 +6,14 @@ number format. A pass that was interrupted goes on where it stopped.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
-import math
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -32,15 +28,15 @@ from restack.data.cache import cache_root
 from restack.data.texts import Text
 from restack.data.tokens import Tokens, length_limit, tokenize
 from restack.errors import DataError
+from restack.observe.feature_file import Progress, alone, read, write
 from restack.observe.stack_run import layer_states
 
 Pooling = Literal["mean", "cls", "last"]
-Progress = Callable[[str, int, int, float], None]
-"""What is being done, how much of how much, and how much a second."""
+Format = Literal["float32", "float16"]
 _VERSION = "features 1"
-_SAID_ONLY = (  # of a config: what does not change a state
-    *("_name_or_path", "architectures", "dtype", "id2label", "label2id", "num_labels"),
-    *("problem_type", "transformers_version", "use_cache"),
+_SAID_ONLY = (  # what a config says without changing a state
+    *("_name_or_path", "architectures", "dtype", "id2label", "label2id", "problem_type"),
+    *("transformers_version", "use_cache"),
 )
 
 
@@ -49,23 +45,20 @@ class Features:
     """The vectors of all texts, and what was done to get them."""
 
     values: np.ndarray
-    """Rows x (depth + 1) x hidden, 0 being the embeddings. The longest text is the first row."""
+    """Rows x (depth + 1) x hidden, 0 being the embeddings; the longest text is the first row."""
     order: np.ndarray
     """The text that each row is of."""
-    stack: str
-    pooling: Pooling
     path: Path
     tokens: int
     cut: int
     """How many texts were longer than the limit and lost their end."""
-    max_length: int | None
     layer_applications: int
-    """Layers applied to a text, counted one by one; 0 where all was read back."""
+    """How often a layer was applied to a text; 0 where all was read back."""
     seconds: float
 
     @property
     def rows(self) -> np.ndarray:
-        """The row of each text: the inverse of `order`."""
+        """The row of each text."""
         return np.argsort(self.order)
 
 
@@ -78,47 +71,149 @@ def pooled_features(
     stack: str | None = None,
     max_length: int | None = None,
     batch_tokens: int = 8192,
-    dtype: Literal["float32", "float16"] = "float32",
+    dtype: Format = "float32",
     progress: Progress | None = None,
 ) -> Features:
     """Run texts through a model, and keep one vector for each text and layer.
 
-    `pooling` is the mean over all real tokens, special ones included; the state of the class
-    token (the first; for XLNet the last); or that of the last real token. `dtype` is that of the
-    file. The model runs where it is and in its own precision.
+    `pooling` is the mean over all real tokens, special ones included; or the class token alone
+    (the first; for XLNet the last); or the last real token. `dtype` is that of the file. The model
+    runs where it is, in its own precision.
     """
-    if pooling not in get_args(Pooling):
-        raise DataError(
-            f"there is no pooling {pooling!r}", hint=f"Known: {', '.join(get_args(Pooling))}."
-        )
     begun = time.perf_counter()
+    for what, wanted, known in (
+        ("pooling", pooling, get_args(Pooling)),
+        ("format for features", dtype, get_args(Format)),
+    ):
+        if wanted not in known:
+            raise DataError(f"there is no {what} {wanted!r}", hint=f"Known: {', '.join(known)}.")
     found = pick(model, stack)
     embeddings = model.get_input_embeddings()
     limit = length_limit(model.config, tokenizer, max_length)
     tokens = tokenize(
         tokenizer, texts, max_length=limit, vocab_size=getattr(embeddings, "num_embeddings", None)
     )
+    if not tokens.lengths.all():
+        raise DataError(
+            f"text {int(tokens.lengths.argmin())} has no tokens and cannot be run",
+            hint="Leave out empty texts.",
+        )
     order = np.argsort(-tokens.lengths, kind="stable")
-    kind = np.dtype(dtype)
-    path = cache_root() / "features" / f"{_key(model, found, tokens, pooling, kind)}.bin"
-    shape = (len(texts), found.depth + 1, _width(model, found, tokens, order))
-    done = 0
-    size = math.prod(shape) * kind.itemsize
-    if not _is_whole(path, size):
-        vectors = _vectors(model, found, tokens, order, pooling, batch_tokens)
-        with _refused_disk(path, size), _alone(path):
-            if not _is_whole(path, size):  # another process may just have finished it
-                done = _write(path, shape, kind, vectors, progress)
-    values = np.memmap(path, dtype=kind, mode="c", shape=shape)
-    return Features(
-        values,
-        order,
-        found.path,
-        pooling,
-        path,
-        len(tokens.ids),
-        tokens.cut,
-        limit,
-        done * found.depth,
-        time.perf_counter() - begun,
+    shape = (len(texts), found.depth + 1)
+    path = cache_root() / "features" / f"{_key(model, found, tokens, pooling, dtype)}.npy"
+    values, done = read(path, shape), 0
+    if values is None:
+        with alone(path):
+            values = read(path, shape)  # another process may have made it meanwhile
+            if values is None:
+                run = _Pass(model, found, tokens, order, pooling, batch_tokens)
+                done = write(path, shape, np.dtype(dtype), run.blocks, progress)
+                values = read(path, shape)
+    assert values is not None
+    seconds = time.perf_counter() - begun
+    return Features(values, order, path, len(tokens.ids), tokens.cut, done * found.depth, seconds)
+
+
+def weights_fingerprint(model: PreTrainedModel) -> str:
+    """A hash of all weights of the model without its head, and of what its config says of them."""
+    body = model.base_model
+    said = {k: v for k, v in config_json(model.config).items() if k not in _SAID_ONLY}
+    seen = hashlib.blake2b(json.dumps(said, sort_keys=True, default=str).encode(), digest_size=16)
+    for name, tensor in body.state_dict().items():
+        seen.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        seen.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return seen.hexdigest()
+
+
+def _key(model: PreTrainedModel, stack: Stack, tokens: Tokens, pooling: str, dtype: str) -> str:
+    seen = hashlib.blake2b(digest_size=16)
+    parts = (_VERSION, weights_fingerprint(model), stack.facts.path, pooling, dtype)
+    seen.update(json.dumps([*parts, tokens.pad_left]).encode())
+    for array in (tokens.ids, tokens.offsets, tokens.types):
+        if array is not None:
+            seen.update(np.ascontiguousarray(array).data)
+    return seen.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """What one forward pass over all texts needs."""
+
+    model: PreTrainedModel
+    stack: Stack
+    tokens: Tokens
+    order: np.ndarray
+    pooling: Pooling
+    batch_tokens: int
+
+    def blocks(self, start: int) -> Iterator[np.ndarray]:
+        """The vectors in file order from a row on: texts x layers x hidden, in float32."""
+        budget = self.batch_tokens
+        while start < len(self.order):
+            longest = int(self.tokens.lengths[self.order[start]])
+            rows = self.order[start : start + max(1, budget // longest)]
+            block = self._block(rows)
+            if block is None:
+                budget = longest * (len(rows) // 2)
+                print(
+                    f"out of memory: going on with {len(rows) // 2} texts a batch", file=sys.stderr
+                )
+                continue
+            yield block
+            start += len(rows)
+
+    def _block(self, rows: np.ndarray) -> np.ndarray | None:
+        """The vectors of these texts; None if memory does not suffice for so many."""
+        # A stand-in serves where there is no padding token: the mask hides it.
+        batch = collate(self.tokens, rows, pad_id=self.tokens.pad_id or 0)
+        try:
+            states = layer_states(self.model, batch, self.stack, tail=False).states
+            pooled = pool(states, batch["attention_mask"].bool(), self._place())
+        except RuntimeError as error:
+            if not _is_out_of_memory(error):
+                raise
+            if len(rows) > 1:
+                return None
+            length = int(self.tokens.lengths[rows[0]])
+            raise DataError(
+                f"text {rows[0]} with its {length} tokens alone does not fit into memory",
+                hint="Give a smaller max_length.",
+            ) from error
+        bad = (~torch.isfinite(pooled).all(-1)).nonzero()
+        if len(bad):
+            text, layer = min(bad.tolist(), key=lambda pair: pair[1])
+            where = f"leaves layer {layer - 1}" if layer else "enters layer 0"
+            raise DataError(
+                f"what {where} of `{self.stack.path}` holds values that are not finite numbers, "
+                f"first in text {rows[text]}",
+                hint="Use float32 or bfloat16 if the model runs in float16; otherwise its weights "
+                "are damaged.",
+            )
+        return pooled.cpu().numpy()
+
+    def _place(self) -> Pooling:
+        # Where padding stands in front, the class token is the last one (see `data.tokens`).
+        return "last" if self.pooling == "cls" and self.tokens.pad_left else self.pooling
+
+
+def pool(states: Sequence[Tensor], real: Tensor, pooling: Pooling) -> Tensor:
+    """One vector for each text and state, in float32: texts x states x hidden."""
+    real = real.to(states[0].device)
+    if pooling == "mean":
+        weights = (real / real.sum(1, keepdim=True)).unsqueeze(1)
+        # padding may hold anything, and 0 x NaN is NaN
+        return torch.cat([weights @ s.float().masked_fill(~real[..., None], 0) for s in states], 1)
+    places = torch.arange(real.shape[1], device=real.device)
+    first = real.int().argmax(1)
+    last = (real * places).argmax(1)
+    rows = torch.arange(len(real), device=real.device)
+    return torch.stack([s[rows, first if pooling == "cls" else last].float() for s in states], 1)
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    said = str(error)
+    return (
+        isinstance(error, torch.OutOfMemoryError)
+        or "out of memory" in said
+        or "can't allocate memory" in said
     )

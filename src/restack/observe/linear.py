@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import torch
@@ -27,13 +28,7 @@ from restack.observe.linear_base import (
 )
 from restack.observe.linear_exact import lbfgs, ridge
 
-__all__ = ["PAPER", "SOLVERS", "Draw", "Examples", "Fit", "Kind", "Settings", "fit", "predict"]
-
-SOLVERS: dict[Kind, tuple[Solver, ...]] = {
-    "classification": ("adam", "lbfgs"),
-    "multilabel": ("adam", "lbfgs"),
-    "regression": ("adam", "ridge"),
-}
+__all__ = ["PAPER", "Draw", "Examples", "Fit", "Kind", "Settings", "fit", "predict"]
 
 
 def fit(
@@ -43,26 +38,30 @@ def fit(
     settings: Settings | None = None,
     *,
     device: str | torch.device = "cpu",
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int, int], None] | None = None,
 ) -> Fit:
     """Train a reader for each of the layers in each of the trials, all together.
 
-    All draws must be of one size. `progress` is told the epoch and how many problems still learn
-    (by `adam` alone). A problem whose loss becomes no finite number is an error.
+    All draws must be of one size. `progress` is told the epoch, the most epochs, and how many
+    problems still learn (by `adam` alone). A loss that becomes no finite number is an error.
     """
     settings = settings or Settings()
-    check_solver(settings.solver, examples.kind)
+    if settings.solver not in get_args(Solver):
+        known = ", ".join(get_args(Solver))
+        raise DataError(f"there is no solver {settings.solver!r}", hint=f"Known: {known}.")
     if len({(len(draw.train), len(draw.held)) for draw in draws}) != 1:
         raise DataError("the trials that are trained together must have rows of one number")
     place = torch.device(device)
+    if place.type == "mps":  # it has no float64, and the features lie on the CPU's side anyway
+        place = torch.device("cpu")
     examples = replace(
         examples, features=_near(examples.features, place), targets=examples.targets.to(place)
     )
-    with torch.inference_mode():
+    with torch.no_grad():
         if settings.solver == "adam":
             found = adam(examples, draws, layers, settings, progress)
         else:
-            solve = lbfgs if settings.solver == "lbfgs" else ridge
+            solve = ridge if examples.kind == "regression" else lbfgs
             found = solve(examples, draws, layers, settings)
     bad = (~torch.isfinite(found.loss)).nonzero()
     if len(bad):
@@ -73,15 +72,6 @@ def fit(
             hint="Lower the learning rate, or standardise the features.",
         )
     return found
-
-
-def check_solver(solver: str, kind: Kind) -> None:
-    """Refuse a solver that is not for this kind of task."""
-    if solver not in SOLVERS[kind]:
-        raise DataError(
-            f"there is no solver {solver!r} for {kind}",
-            hint=f"Solvers for it: {', '.join(SOLVERS[kind])}.",
-        )
 
 
 def predict(found: Fit, features: Tensor) -> np.ndarray:

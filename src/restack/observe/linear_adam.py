@@ -77,7 +77,7 @@ def adam(
     draws: Sequence[Draw],
     layers: Sequence[int],
     settings: Settings,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int, int], None] | None = None,
 ) -> Fit:
     """Train all problems; one that gets no better leaves the batch, with its best weights."""
     device = examples.targets.device
@@ -103,7 +103,7 @@ def adam(
         if settings.patience is not None:
             learners.keep(epoch - best.rounds[learners.place] < settings.patience)
         if progress is not None:
-            progress(epoch, len(learners.place))
+            progress(epoch, settings.epochs, len(learners.place))
         if not len(learners.place):
             break
     weight, bias = on_raw(best.weight, best.bias, mean, deviation)

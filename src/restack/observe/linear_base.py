@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 Kind = Literal["classification", "regression", "multilabel"]
-Solver = Literal["adam", "lbfgs", "ridge"]
+Solver = Literal["adam", "exact"]
 CHUNK = 1 << 23  # numbers of features that are in work at a time
 
 
@@ -20,8 +20,9 @@ CHUNK = 1 << 23  # numbers of features that are in work at a time
 class Settings:
     """How readers are trained.
 
-    Epochs, batches, rates and patience are for `adam`; `l2` and iterations for the other solvers,
-    which train on the same rows but go to the optimum.
+    `adam` goes by mini-batches and stops early. `exact` trains on the same rows and goes to the
+    optimum: by L-BFGS for classification and multi-label, in closed form (ridge) for regression.
+    Epochs, batches, rates and patience are for the one, `l2` and iterations for the other.
     """
 
     solver: Solver = "adam"
@@ -40,7 +41,7 @@ class Settings:
     """The weight of the squared coefficients against the sum of the losses: 1 / C of
     scikit-learn's LogisticRegression, alpha of its Ridge. The bias is free."""
     iterations: int = 200
-    """At most so many, of lbfgs."""
+    """At most so many, of L-BFGS."""
 
 
 PAPER = Settings(batch_size=8, rate=2e-5)
@@ -79,7 +80,7 @@ class Fit:
     loss: Tensor
     """The mean loss on the held-out rows."""
     rounds: Tensor
-    """The epoch that the weights are from; of lbfgs its iterations, of ridge 1."""
+    """The epoch that the weights are from; or the iterations of L-BFGS; 1 for ridge."""
 
 
 def losses(kind: Kind, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -120,7 +121,9 @@ def moments(
         return mean, torch.ones_like(mean)
     square = torch.zeros_like(mean)
     for trial, draw in enumerate(draws):
-        mean[:, trial] = sum(x.double().sum(1) for x in blocks(features, draw.train, layers, device))
+        mean[:, trial] = sum(
+            x.double().sum(1) for x in blocks(features, draw.train, layers, device)
+        )
         mean[:, trial] /= len(draw.train)
         for x in blocks(features, draw.train, layers, device):  # around the mean, to be exact
             square[:, trial] += (x.double() - mean[:, trial, None]).square().sum(1)

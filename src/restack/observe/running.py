@@ -78,7 +78,10 @@ def _check_ids(model: PreTrainedModel, batch: Batch) -> None:
     ids = batch.get("input_ids")
     if not isinstance(ids, Tensor) or not ids.numel():
         return
-    known = getattr(model.get_input_embeddings(), "num_embeddings", None)
+    try:
+        known = getattr(model.get_input_embeddings(), "num_embeddings", None)
+    except NotImplementedError:  # CLIP and others with several towers
+        known = None
     least, most = int(ids.min()), int(ids.max())
     if known is not None and not 0 <= least <= most < known:
         raise DataError(

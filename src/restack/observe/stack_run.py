@@ -8,7 +8,7 @@ is not for the model (`special_tokens_mask`, `indices`) is left out.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from restack.anatomy.anatomy import Stack
 from restack.errors import StackError
-from restack.observe.running import Batch, Enough, model_inputs, observing
+from restack.observe.running import Batch, Enough, forwards, model_inputs, observing
 
 # Layers of these families take tokens x batch x hidden.
 TOKENS_FIRST = ("fsmt", "xlnet")
@@ -78,6 +78,31 @@ def layer_states(
     if tokens_first(model):
         states = [state.transpose(0, 1) for state in states]
     return Run(states, output)
+
+
+def finish(model: PreTrainedModel, stack: Stack, batch: Batch, state: Tensor) -> Any:
+    """The output of the model with this state behind the last layer: final norm, head and all.
+
+    `state` is as `layer_states` gives it. Only the first layer runs, to see what layers return.
+    """
+    state = state.transpose(0, 1) if tokens_first(model) else state
+    seen: list[Any] = []
+
+    def give(layer: nn.Module) -> Callable[..., Any]:
+        own = layer.forward
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if not seen:
+                output = own(*args, **kwargs)
+                bare = isinstance(output, Tensor)
+                seen.append(state if bare else (state, *output[1:]))
+            return seen[0]
+
+        return forward
+
+    layers = layers_of(model, stack)
+    with observing(model), forwards({layer: give(layer) for layer in layers}):
+        return model(**model_inputs(model, batch))
 
 
 def layers_of(model: PreTrainedModel, stack: Stack) -> list[nn.Module]:

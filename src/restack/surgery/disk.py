@@ -187,31 +187,13 @@ def _targets(
     for entry in key_map(checkpoint.tensors, stack.prefix, plan, bound=bound, past_end=past_end):
         tensor = checkpoint.tensors[entry.source]
         shape, source = tensor.shape, make.source(entry, tensor, plan)
-        if _by_depth(entry, stack):
-            axis = _axis(tensor, plan)
+        axis = _axis(entry, stack)
+        if axis is not None:
             shape = (*shape[:axis], shape[axis] // plan.depth * len(plan), *shape[axis + 1 :])
         if options.dtype:
             yield casting.cast(entry.name, tensor.dtype, shape, source, options.dtype)
         else:
             yield Target(entry.name, tensor.dtype, shape, source)
-
-
-def _by_depth(entry: Entry, stack: Stack) -> bool:
-    names = stack.facts.by_depth
-    return entry.slot is None and any(
-        entry.name == name or entry.name.endswith(f".{name}") for name in names
-    )
-
-
-def _axis(tensor: files.Tensor, plan: Plan) -> int:
-    for axis, size in enumerate(tensor.shape):
-        if size and size % plan.depth == 0:
-            return axis
-    raise StackError(
-        f"`{tensor.name}` has the shape {list(tensor.shape)}, which depends on the depth "
-        f"({plan.depth}) in a way that no plan can follow",
-        hint="remove that part of the model from the checkpoint first",
-    )
 
 
 class _Sources:
@@ -233,7 +215,8 @@ class _Sources:
         path = self.path(tensor)
         copied = Range(path, tensor.start, tensor.end)
         if entry.slot is None:
-            return _gathered(path, tensor, plan) if _by_depth(entry, self.stack) else copied
+            axis = _axis(entry, self.stack)
+            return copied if axis is None else _gathered(path, tensor, axis, plan)
         if entry.slot.mark is Mark.NOOP and self.stack.facts.zeroed(entry.rest, on_disk=True):
             return Zeros()
         if entry.slot.mark is not Mark.FRESH:
@@ -274,9 +257,12 @@ class _Sources:
         return Made(lambda: fresh.encoded(what, tensor.dtype, count, self.seed, slot, rest))
 
 
-def _gathered(path: Path, tensor: files.Tensor, plan: Plan) -> Made:
+def _axis(entry: Entry, stack: Stack) -> int | None:
+    return stack.facts.axis_of(entry.name) if entry.slot is None else None
+
+
+def _gathered(path: Path, tensor: files.Tensor, axis: int, plan: Plan) -> Made:
     """The parts of a tensor that has one for each layer, in the order of the plan."""
-    axis = _axis(tensor, plan)
     rows = math.prod(tensor.shape[:axis])
     part = tensor.nbytes // rows // plan.depth
 

@@ -86,14 +86,15 @@ def _fill(
     if found.facts.shared:
         plan = Plan.identity(len(found.layers))  # the groups stay, the depth is in the config
     make = _Maker(found, dict(config), seed, init)
-    copies: dict[int, torch.Tensor] = {}  # tied tensors of the old model stay tied
+    copies: dict[object, torch.Tensor] = {}  # tensors that the old model ties stay tied
     state: dict[str, torch.Tensor] = {}
     for entry in key_map(old_state, f"{found.path}.", plan, bound=found.facts.bound):
         tensor = old_state[entry.source]
         if entry.slot is None:
-            if id(tensor) not in copies:
-                copies[id(tensor)] = gather(tensor, entry.name, found, plan).clone()
-            state[entry.name] = copies[id(tensor)]
+            storage = (tensor.data_ptr() or entry.name, tensor.shape)
+            if storage not in copies:
+                copies[storage] = gather(tensor, entry.name, found, plan).clone()
+            state[entry.name] = copies[storage]
         else:
             state[entry.name] = make.tensor(entry, tensor)
     expected = live.shapes(new)
@@ -166,15 +167,9 @@ def _drawn(
 
 def gather(tensor: torch.Tensor, name: str, stack: Stack, plan: Plan) -> torch.Tensor:
     """A tensor outside the stack; the parts of one that has a part a layer follow the plan."""
-    if not any(name == known or name.endswith(f".{known}") for known in stack.facts.by_depth):
-        return tensor
-    axis = next((i for i, n in enumerate(tensor.shape) if n % plan.depth == 0), None)
+    axis = stack.facts.axis_of(name)
     if axis is None:
-        raise StackError(
-            f"`{name}` has the shape {list(tensor.shape)}, which depends on the depth "
-            f"({plan.depth}) in a way that no plan can follow",
-            hint="load the model without that part",
-        )
+        return tensor
     parts = tensor.chunk(plan.depth, dim=axis)
     return torch.cat([parts[source] for source in plan.sources], dim=axis)
 
@@ -204,11 +199,7 @@ def _copy_state(
     for name, source in pairs:
         owner, _, leaf = name.rpartition(".")
         module = owners.get(owner)
-        if (
-            module is not None
-            and leaf in module._buffers
-            and leaf in module._non_persistent_buffers_set
-        ):
+        if module is not None and leaf in module._non_persistent_buffers_set:
             module._buffers[leaf] = buffers[source].clone()
     left = [name for name, tensor in new.named_buffers() if tensor.is_meta]
     if left and not any(tensor.is_meta for tensor in buffers.values()):

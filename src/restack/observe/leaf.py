@@ -1,0 +1,108 @@
+"""What a readout sees: one batch at the end of one plan, computed no further than it asks for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from restack.errors import StackError
+from restack.observe.running import Batch, Enough, forwards
+
+HEAD_BYTES = 64 << 20  # logits computed at a time
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One batch at the end of one plan.
+
+    `output` is what the model returns. `body` is what its base model returns (the last state behind
+    the final norm) and costs no head. `logits` applies the model's head to chosen tokens.
+    """
+
+    model: PreTrainedModel
+    batch: Batch
+    inputs: dict[str, Any]
+    run: Callable[[], Any]
+    """Runs the model behind the stack."""
+    plan: int
+    """The place of the plan among those that are evaluated."""
+
+    @cached_property
+    def output(self) -> Any:
+        """What the model returns."""
+        return self.run()
+
+    @cached_property
+    def body(self) -> Any:
+        """What the base model returns; the same as `output` where there is no other part."""
+        return body_of(self.model, self.run)
+
+    def hidden(self) -> Tensor:
+        """The last state behind the final norm: batch x tokens x hidden."""
+        state = self.body[0] if isinstance(self.body, tuple) else self.body.get("last_hidden_state")
+        if state is None:
+            raise StackError(
+                f"{type(self.model).__name__} does not return a last hidden state",
+                hint="load the model without its head (AutoModel), or read its output",
+            )
+        return state
+
+    def logits(self, where: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """The language-model head on the tokens that are True in `where` (batch x tokens).
+
+        Yields pieces of a list of these tokens with their logits, so that the vocabulary is never
+        held for all tokens of a batch.
+        """
+        table = self.model.get_output_embeddings()
+        if table is None:
+            raise StackError(
+                f"{type(self.model).__name__} has no language-model head",
+                hint="load the checkpoint as AutoModelForMaskedLM or AutoModelForCausalLM",
+            )
+        base = self.model.base_model
+        if base is self.model:  # T5: the head cannot be told from the rest
+            logits = self.output.logits
+            yield slice(0, int(where.sum())), logits[where.to(logits.device)]
+            return
+        states = self.hidden()
+        states = states[where.to(states.device)]
+        inputs = {k: v for k, v in self.inputs.items() if k not in ("labels", "logits_to_keep")}
+        size = max(16, HEAD_BYTES // (4 * table.weight.shape[0]))
+        for start in range(0, len(states), size):
+            part = slice(start, min(start + size, len(states)))
+            given = _with_state(self.body, states[part][None])
+            with forwards({base: lambda *args, given=given, **kwargs: given}):
+                yield part, self.model(**inputs).logits[0]
+
+
+def body_of(model: PreTrainedModel, run: Callable[[], Any]) -> Any:
+    """What the base model returns within `run`, which ends there: no head is computed."""
+    base = model.base_model
+    if base is model:
+        return run()
+    seen: list[Any] = []
+
+    def end(module: torch.nn.Module, args: Any, output: Any) -> None:
+        seen.append(output)
+        raise Enough
+
+    hook = base.register_forward_hook(end)
+    try:
+        with contextlib.suppress(Enough):
+            return run()
+        return seen[0]
+    finally:
+        hook.remove()
+
+
+def _with_state(body: Any, state: Tensor) -> Any:
+    if isinstance(body, tuple):
+        return (state, *body[1:])
+    return type(body)(**{**body, "last_hidden_state": state})
