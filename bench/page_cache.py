@@ -21,13 +21,13 @@ def settle(inputs: Iterable[Path], *, warm: bool) -> None:
 
 
 def room_for(count: int) -> bool:
-    """Whether that many bytes would stay in the cache, with as much to spare."""
+    """Whether that many bytes would stay in the cache."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:  # not Linux
         return count < 2 << 30
     values = dict(line.split(":", 1) for line in lines)
-    return 2 * count < int(values["MemAvailable"].split()[0]) * 1024
+    return count < 0.6 * int(values["MemAvailable"].split()[0]) * 1024
 
 
 def _files(inputs: Iterable[Path]) -> Iterator[Path]:

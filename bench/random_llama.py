@@ -79,7 +79,8 @@ def make(directory: Path, size: Size, *, seed: int = 0) -> int:
     (directory / "config.json").write_text(json.dumps(size.config(), indent=2))
     shards = list(_split(size))
     draw = random.Random(seed)
-    places, total = {}, 0
+    places: dict[str, str] = {}
+    total = 0
     for number, members in enumerate(shards, 1):
         name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
         total += _write(directory / name, members, draw)

@@ -21,8 +21,8 @@ from restack.errors import CheckpointError
 from restack.surgery.publish import publish
 from restack.surgery.write import Made, Range, Target, Zeros, write_weights
 
-SIZE = 3_000_000
-SHARD = 4_000_000
+SIZE = 1_500_000
+SHARD = 2_000_000
 
 
 def write_version(out: Path, version: int, source: Path) -> None:

@@ -209,7 +209,14 @@ def loop(name: str) -> Callable[[Path], None]:
         (replace(INDEX, b'{"weight_map":{"a":"b","a":"b"}}'), "'a' stands twice"),
         (replace(INDEX, b"{}"), "no weight_map"),
         (replace(INDEX, b'{"weight_map":{}}'), "no weight_map"),
-        (replace(INDEX, b'{"weight_map":[]}'), "no weight_map"),
+        (replace(INDEX, b'{"weight_map":[]}'), "expected '{'"),
+        (replace(INDEX, b'{"weight_map":{"a":"b"},"weight_map":{}}'), "'weight_map' stands twice"),
+        (replace(INDEX, b'{"metadata":{"a":1,"a":2},"weight_map":{}}'), "'a' stands twice"),
+        (replace(INDEX, b'{"metadata":NaN,"weight_map":{}}'), "NaN"),
+        (replace(INDEX, b'{"metadata":' + b"[" * 9000), "nested too deeply"),
+        (replace(INDEX, b'{"weight_map":{"\\ud800":"b"}}'), "surrogates"),
+        (replace(INDEX, b'{"weight_map":{"a":"b"}} {}'), "unexpected '{' behind its end"),
+        (replace(INDEX, b"\xff"), "can't decode"),
         (change_index(lambda p: p.update(x="a.safetensors")), "'x' in a.safetensors, it lies in"),
         (change_index(lambda p: p.pop("embed.weight")), "'embed.weight' in no file"),
         (
@@ -218,18 +225,11 @@ def loop(name: str) -> Callable[[Path], None]:
         ),
         *(
             (change_index(lambda p, bad=bad: p.update({"layer.1.weight": bad})), "not a file in")
-            for bad in [
-                "../m/a.safetensors",
-                "/a",
-                "",
-                ".",
-                "x/../a",
-                "a\\b",
-                "a\0",
-                1,
-                None,
-                ["a"],
-            ]
+            for bad in ["../m/a.safetensors", "/a", "", ".", "x/../a", "a\\b", "a\0"]
+        ),
+        *(
+            (change_index(lambda p, bad=bad: p.update({"embed.weight": bad})), "expected a string")
+            for bad in [1, None, ["a"]]
         ),
     ],
 )

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from restack.errors import DataError
-from restack.observe.measures import Cka, Geometry, anchors, pieces
+from restack.observe.measures import Cka, Geometry
+from restack.observe.reading import anchors, pieces
 
 NAMES = ["the embeddings", "layer 0", "layer 1", "layer 2"]
 
@@ -50,8 +51,8 @@ def test_cosines_angles_and_updates_by_hand() -> None:
     assert found.angle(0, 1) == pytest.approx((0.5 + 0) / 2)
     assert found.angle(0, 2) == pytest.approx((0.5 + 0) / 2)
     assert found.angle(0, 1, anchors=True) == pytest.approx(0.5)
-    assert found.update(0) == pytest.approx((math.sqrt(2) + 0) / 2)
-    assert found.update(1) == pytest.approx((2 + 1) / 2)
+    assert found.update(0, 1) == pytest.approx((math.sqrt(2) + 0) / 2)
+    assert found.update(1, 2) == pytest.approx((2 + 1) / 2)
     assert found.zero_norms == [0, 0, 0]
 
 
@@ -81,8 +82,8 @@ def test_tokens_without_direction_are_left_out_and_counted() -> None:
     assert found.cosine(0, 1) == pytest.approx(0)
     assert found.cosine(0, 1, anchors=True) is None
     assert found.cosine(1, 2) is None
-    assert found.update(0) == pytest.approx(math.sqrt(2))
-    assert found.update(1) == pytest.approx(1)
+    assert found.update(0, 1) == pytest.approx(math.sqrt(2))
+    assert found.update(1, 2) == pytest.approx(1)
 
 
 def test_padding_does_not_count_wherever_it_stands() -> None:
@@ -107,7 +108,7 @@ def test_anchors() -> None:
     real = torch.tensor([[1, 1, 0], [0, 1, 1], [0, 1, 0]]).bool()
     assert anchors(real, "first").tolist() == [0, 1, 1]
     assert anchors(real, "last").tolist() == [1, 2, 1]
-    with pytest.raises(DataError, match="text 1 of a batch has no token"):
+    with pytest.raises(DataError, match="row 1 of a batch has no token"):
         anchors(torch.tensor([[1, 1], [0, 0]]).bool(), "first")
 
 
@@ -130,7 +131,7 @@ def test_activations_that_are_not_finite_are_named_by_layer(state: int, where: s
     for later in states[state:]:
         later[0, 1, 0] = math.nan
     real = torch.ones(1, 2, dtype=torch.bool)
-    with pytest.raises(DataError, match=f"leave {where} hold"):
+    with pytest.raises(DataError, match=f"{where} holds"):
         list(pieces(states, real, "first", NAMES))
     real[0, 1] = False  # as padding they do no harm
     list(pieces(states, real, "first", NAMES))
@@ -144,10 +145,10 @@ def test_cka_is_the_direct_formula_in_one_pass() -> None:
     cka = Cka([(0, 1), (2, 0), (1, 2)])
     for rows in (slice(0, 7), slice(7, 8), slice(8, 40)):
         cka.add(torch.tensor(np.stack([x[rows], y[rows], z[rows]], 1)))
+    found = cka.values()
     for i, j in ((0, 1), (0, 2), (1, 2)):
         expected = direct_cka(*((x, y, z)[k] for k in (i, j)))
-        assert cka.between(i, j) == pytest.approx(expected, abs=1e-5)
-        assert cka.between(i, j) == cka.between(j, i)
+        assert found[i, j] == pytest.approx(expected, abs=1e-5)
 
 
 def test_cka_does_not_see_rotations_shifts_and_scales() -> None:
@@ -156,23 +157,23 @@ def test_cka_does_not_see_rotations_shifts_and_scales() -> None:
     turned = 3 * x @ torch.linalg.qr(torch.randn(4, 4))[0] + 5
     cka = Cka([(0, 1)])
     cka.add(torch.stack([x, turned], 1))
-    assert cka.between(0, 1) == pytest.approx(1, abs=1e-5)
-    assert cka.between(0, 0) == pytest.approx(1, abs=1e-12)
+    assert cka.values()[0, 1] == pytest.approx(1, abs=1e-5)
+    assert cka.values()[0, 0] == pytest.approx(1, abs=1e-12)
 
 
 def test_cka_of_unrelated_states_is_near_zero_even_in_many_dimensions() -> None:
     torch.manual_seed(2)
     cka = Cka([(0, 1)])
     cka.add(torch.randn(60, 2, 64))
-    assert abs(cka.between(0, 1)) < 0.1  # the plain estimate would be about a half
+    assert abs(cka.values()[0, 1]) < 0.1  # the plain estimate would be about a half
 
 
 def test_cka_where_there_is_none() -> None:
     cka = Cka([(0, 1)])
     cka.add(torch.randn(3, 2, 4))
-    assert cka.between(0, 1) is None
+    assert cka.values()[0, 1] is None
     cka.add(torch.randn(3, 2, 4))
-    assert cka.between(0, 1) is not None
+    assert cka.values()[0, 1] is not None
     still = Cka([(0, 1)])
     still.add(torch.stack([torch.ones(9, 4), torch.randn(9, 4)], 1))
-    assert still.between(0, 1) is None
+    assert still.values()[0, 1] is None

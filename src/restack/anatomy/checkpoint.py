@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from restack.anatomy import files, hub
+from restack.anatomy.index import parse_index
 from restack.anatomy.safetensors_header import Tensor, parse_header
 from restack.anatomy.sources import Source, on_disk, on_hub
-from restack.anatomy.strict_json import DAMAGED, parse, parse_object
+from restack.anatomy.strict_json import parse, parse_object
 from restack.errors import CheckpointError
 
 CONFIG = "config.json"
@@ -50,6 +51,7 @@ class Checkpoint:
     other_files: tuple[str, ...]
     sizes: dict[str, int] = field(default_factory=dict)
     commit: str | None = None
+    _places: dict[str, Path] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def path(self, name: str) -> Path:
         """Where one of its files is on disk."""
@@ -58,7 +60,9 @@ class Checkpoint:
                 f"Only the headers of {self.location} were fetched, {name} is not on disk",
                 hint="fetch_checkpoint downloads it.",
             )
-        return files.locate(self.directory, name, named_in=self.location)
+        if name not in self._places:  # as many tensors lie in each file, it is asked for often
+            self._places[name] = files.locate(self.directory, name, named_in=self.location)
+        return self._places[name]
 
 
 def open_checkpoint(location: str | os.PathLike[str], *, revision: str | None = None) -> Checkpoint:
@@ -213,15 +217,7 @@ def _shards(source: Source, weights: str) -> tuple[list[str], dict[str, str] | N
 
 def _index(source: Source, name: str) -> dict[str, str]:
     label = source.label(name)
-    places = parse_object(source.read(name), label).get("weight_map")
-    if not isinstance(places, dict) or not places:
-        raise CheckpointError(f"{label} has no weight_map with tensors", hint=DAMAGED)
-    for tensor, shard in places.items():
-        if not isinstance(shard, str) or not files.is_plain(shard):
-            raise CheckpointError(
-                f"{label} places {tensor!r} in {shard!r}, which is not a file in the checkpoint",
-                hint="Use no index whose author you do not trust.",
-            )
+    places = parse_index(source.read(name), label)
     for shard in sorted(set(places.values())):
         if not source.has(shard):
             raise CheckpointError(

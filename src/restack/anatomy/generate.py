@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 ATLAS = Path(__file__).with_name("atlas.json")
+PARTIAL = ATLAS.with_name("atlas.partial.json")
 
 # Default configs that no model can be built from, and the least that mends them.
 MENDED: dict[str, dict[str, Any]] = {
@@ -71,14 +72,13 @@ def entry(model_type: str) -> dict[str, Any]:
     return {"stacks": [facts.to_json() for facts in stacks.values()]}
 
 
-def generate(types: Sequence[str], workers: int = 2) -> dict[str, Any]:
-    """Entries for these model types."""
+def generate(types: Sequence[str], workers: int | None = None) -> Iterator[tuple[str, Any]]:
+    """Entries for these model types, as they are ready."""
     with ProcessPoolExecutor(workers) as pool:
-        found = {}
-        for name, row in zip(types, pool.map(entry, types, chunksize=1), strict=True):
-            found[name] = row
-            print(f"{len(found)}/{len(types)} {name}", file=sys.stderr, flush=True)
-    return found
+        waiting = {pool.submit(entry, name): name for name in types}
+        for count, done in enumerate(as_completed(waiting), 1):
+            print(f"{count}/{len(types)} {waiting[done]}", file=sys.stderr, flush=True)
+            yield waiting[done], done.result()
 
 
 def dump(version: str, types: dict[str, Any]) -> str:
@@ -93,8 +93,13 @@ def main(names: Sequence[str]) -> None:
     """Regenerate all types, or the named ones within the present atlas."""
     import transformers
 
-    known = json.loads(ATLAS.read_text())["types"] if names and ATLAS.exists() else {}
-    ATLAS.write_text(dump(transformers.__version__, known | generate(names or model_types())))
+    found = json.loads(ATLAS.read_text())["types"] if names and ATLAS.exists() else {}
+    for name, row in generate(names or model_types()):
+        found[name] = row
+        if len(found) % 20 == 0:  # what an interrupted run has found so far
+            PARTIAL.write_text(dump(transformers.__version__, found))
+    ATLAS.write_text(dump(transformers.__version__, found))
+    PARTIAL.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -7,16 +7,24 @@ holes. Everything that the format forbids is a `CheckpointError` here, before a 
 from __future__ import annotations
 
 import json
-import re
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from restack.anatomy.strict_json import DAMAGED, refuse_constant, unique
+from restack.anatomy.strict_json import (
+    DAMAGED,
+    check_printable,
+    members,
+    members_of_all,
+    refuse_constant,
+    string,
+    unique,
+)
 from restack.errors import CheckpointError
 
 MAX_HEADER = 100_000_000  # the format's own limit
+PAGE = 4096
 
 # All of safetensors 0.8. F4 and F6 tensors are packed: their shape counts elements, not bytes.
 BITS = {
@@ -28,8 +36,6 @@ BITS = {
 
 _DTYPES = {name: name for name in BITS}  # one string object per dtype, however many tensors
 _U64 = 2**64 - 1
-_T = TypeVar("_T")
-_SPACE = re.compile(r"[ \t\n\r]*")
 _ENTRY = 4096  # characters of one tensor's entry; some 100 are usual
 
 
@@ -112,19 +118,27 @@ def parse_header(
 
 
 def format_header(
-    entries: Iterable[tuple[str, str, tuple[int, ...], int]], metadata: Mapping[str, str]
+    entries: Iterable[tuple[str, str, tuple[int, ...], int]],
+    metadata: Mapping[str, str],
+    *,
+    place_in_page: int | None = None,
 ) -> bytes:
     """Length prefix and header for tensors `(name, dtype, shape, nbytes)` in buffer order.
 
-    Padded with spaces so that the buffer starts at a multiple of 8, as safetensors does.
+    Padded with spaces so that the buffer starts at a multiple of 8, as safetensors does, or at
+    `place_in_page` (a multiple of 8) of a page.
     """
-    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    raw = bytearray(b"{")
+    if metadata:
+        raw += f'"__metadata__":{_dump(dict(metadata))},'.encode()
     at = 0
-    for name, dtype, shape, nbytes in entries:
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": (at, at + nbytes)}
+    for name, dtype, shape, nbytes in entries:  # piece by piece: there may be 100,000
+        entry = {"dtype": dtype, "shape": shape, "data_offsets": (at, at + nbytes)}
+        raw += f"{_dump(name)}:{_dump(entry)},".encode()
         at += nbytes
-    raw = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
-    raw += b" " * (-len(raw) % 8)
+    raw = raw.removesuffix(b",") + b"}"
+    fill = -len(raw) % 8 if place_in_page is None else (place_in_page - 8 - len(raw)) % PAGE
+    raw += b" " * fill
     if len(raw) > MAX_HEADER:
         raise CheckpointError(
             f"The tensors of one file need a header of {len(raw)} bytes, "
@@ -132,6 +146,9 @@ def format_header(
             hint="Write several shards.",
         )
     return struct.pack("<Q", len(raw)) + raw
+
+
+_dump = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def _read(text: str, shard: str, base: int) -> tuple[list[Tensor], dict[str, str]]:
@@ -142,17 +159,14 @@ def _read(text: str, shard: str, base: int) -> tuple[list[Tensor], dict[str, str
     def member(at: int, name: str) -> tuple[Tensor | None, int]:
         if name != "__metadata__":
             return _tensor(text, at, name, shard, base, shapes)
-        found, at = _members(text, at, lambda at, key: _string(text, at, f"__metadata__ {key!r}"))
-        metadata.update(found)
+        notes, at = members(text, at, lambda at, key: string(text, at, f"__metadata__ {key!r}"))
+        metadata.update(notes)
         return None, at
 
-    members, at = _members(text, 0, member)
-    if (at := _skip(text, at)) < len(text):
-        raise ValueError(f"unexpected {text[at]!r} behind its end, at character {at}")
+    found = members_of_all(text, member)
     if "\\u" in text:
-        for word in (*members, *metadata, *metadata.values()):
-            word.encode("utf-8")  # raises for lone surrogates, which nothing could print or write
-    return [tensor for tensor in members.values() if tensor is not None], metadata
+        check_printable([*found, metadata])
+    return [tensor for tensor in found.values() if tensor is not None], metadata
 
 
 def _tensor(
@@ -184,44 +198,6 @@ def _tensor(
         raise ValueError(f"tensor {name!r}: {error}") from None
     shape = shapes.setdefault(shape, shape)
     return Tensor(name, _DTYPES[dtype], shape, shard, base + start, base + stop), end
-
-
-def _members(
-    text: str, at: int, read: Callable[[int, str], tuple[_T, int]]
-) -> tuple[dict[str, _T], int]:
-    """The members of the object at `at`; `read` takes a value's place and key."""
-    members: dict[str, _T] = {}
-    at = _skip(text, _expect(text, at, "{"))
-    if text[at : at + 1] == "}":
-        return members, at + 1
-    while True:
-        key, at = _string(text, at, "a key")
-        if key in members:
-            raise ValueError(f"the key {key!r} stands twice")
-        at = _skip(text, _expect(text, _skip(text, at), ":"))
-        members[key], at = read(at, key)
-        at = _skip(text, at)
-        if text[at : at + 1] == "}":
-            return members, at + 1
-        at = _skip(text, _expect(text, at, ","))
-
-
-def _string(text: str, at: int, what: str) -> tuple[str, int]:
-    if text[at : at + 1] != '"':
-        raise ValueError(f"expected a string for {what} at character {at}")
-    value, end = _ENTRIES.raw_decode(text, at)
-    return value, end
-
-
-def _expect(text: str, at: int, mark: str) -> int:
-    if text[at : at + 1] != mark:
-        found = repr(text[at : at + 1]) if at < len(text) else "its end"
-        raise ValueError(f"expected {mark!r} at character {at}, found {found}")
-    return at + 1
-
-
-def _skip(text: str, at: int) -> int:
-    return _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing, too
 
 
 def _counts(value: Any, field: str, exactly: int | None = None) -> tuple[int, ...]:

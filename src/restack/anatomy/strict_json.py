@@ -7,13 +7,19 @@ printed later, and answers deep nesting with a RecursionError: here each is a `C
 from __future__ import annotations
 
 import json
-from typing import Any
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from restack.errors import CheckpointError
 
 LIMIT = 32 << 20  # the index of a 91,000-tensor model has 9 MB
 _DEPTH = 100
 _CONTAINERS = 200_000  # an empty list of 2 bytes takes 64 in memory: no small file may explode
+
+_T = TypeVar("_T")
+_SPACE = re.compile(r"[ \t\n\r]*")
+_STRINGS = json.JSONDecoder()
 
 DAMAGED = "The file is damaged or incomplete: download it or save it again."
 
@@ -36,7 +42,7 @@ def parse(raw: bytes, where: str, *, constants: bool = False) -> Any:
             parse_constant=None if constants else refuse_constant,
         )
         if "\\u" in text:
-            _check_printable(value)
+            check_printable(value)
         _check_depth(value)
     except RecursionError:
         raise CheckpointError(f"{where} is nested too deeply", hint=DAMAGED) from None
@@ -70,8 +76,61 @@ def refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def _check_printable(value: Any) -> None:
-    json.dumps(value, ensure_ascii=False).encode("utf-8")  # lone surrogates: UnicodeEncodeError
+def check_printable(value: Any) -> None:
+    """Raise for lone surrogates, which JSON can escape but nothing can print or write."""
+    json.dumps(value, ensure_ascii=False).encode("utf-8")
+
+
+def members_of_all(text: str, read: Callable[[int, str], tuple[_T, int]]) -> dict[str, _T]:
+    """As `members`, where the object is all that `text` holds."""
+    found, at = members(text, skip(text, 0), read)
+    if (at := skip(text, at)) < len(text):
+        raise ValueError(f"unexpected {text[at]!r} behind its end, at character {at}")
+    return found
+
+
+def members(
+    text: str, at: int, read: Callable[[int, str], tuple[_T, int]]
+) -> tuple[dict[str, _T], int]:
+    """The members of the object at `at`, and where it ends; ValueError if it is not sound.
+
+    `read` takes the place of a value and its key, and returns the value and where it ends. Large
+    objects are read so because as one value they would take many times the size of their text.
+    """
+    found: dict[str, _T] = {}
+    at = skip(text, _expect(text, at, "{"))
+    if text[at : at + 1] == "}":
+        return found, at + 1
+    while True:
+        key, at = string(text, at, "a key")
+        if key in found:
+            raise ValueError(f"the key {key!r} stands twice in one object")
+        at = skip(text, _expect(text, skip(text, at), ":"))
+        found[key], at = read(at, key)
+        at = skip(text, at)
+        if text[at : at + 1] == "}":
+            return found, at + 1
+        at = skip(text, _expect(text, at, ","))
+
+
+def string(text: str, at: int, what: str) -> tuple[str, int]:
+    """The string at `at`, which is `what`, and where it ends."""
+    if text[at : at + 1] != '"':
+        raise ValueError(f"expected a string for {what} at character {at}")
+    value, end = _STRINGS.raw_decode(text, at)
+    return value, end
+
+
+def skip(text: str, at: int) -> int:
+    """Where the white space at `at` ends."""
+    return _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing, too
+
+
+def _expect(text: str, at: int, mark: str) -> int:
+    if text[at : at + 1] != mark:
+        found = repr(text[at : at + 1]) if at < len(text) else "its end"
+        raise ValueError(f"expected {mark!r} at character {at}, found {found}")
+    return at + 1
 
 
 def _check_depth(value: Any) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,12 +22,14 @@ from transformers import PreTrainedModel
 from restack.anatomy.anatomy import Stack
 from restack.anatomy.live import config_json
 from restack.anatomy.models import pick
-from restack.data.batches import collate
+from restack.data.batches import collate, rows_by_tokens
 from restack.data.cache import cache_root
 from restack.data.texts import Text
 from restack.data.tokens import Tokens, length_limit, tokenize
 from restack.errors import DataError
 from restack.observe.feature_file import Progress, alone, read, write
+from restack.observe.running import Batch
+from restack.observe.splitting import Pieces
 from restack.observe.stack_run import layer_states
 
 Pooling = Literal["mean", "cls", "last"]
@@ -147,53 +148,30 @@ class _Pass:
     batch_tokens: int
 
     def blocks(self, start: int) -> Iterator[np.ndarray]:
-        """The vectors in file order from a row on: texts x layers x hidden, in float32."""
-        budget = self.batch_tokens
-        while start < len(self.order):
-            longest = int(self.tokens.lengths[self.order[start]])
-            rows = self.order[start : start + max(1, budget // longest)]
-            block = self._block(rows)
-            if block is None:
-                budget = longest * (len(rows) // 2)
-                print(
-                    f"out of memory: going on with {len(rows) // 2} texts a batch", file=sys.stderr
-                )
-                continue
-            yield block
-            start += len(rows)
+        """The vectors in the order of the file, from a row on: texts x layers x hidden."""
+        pieces, rest = Pieces(), self.order[start:]
+        for rows in rows_by_tokens(self.tokens.lengths[rest], self.batch_tokens):
+            # A stand-in serves where there is no padding token: the mask hides it.
+            batch = collate(self.tokens, rest[rows], pad_id=self.tokens.pad_id or 0)
+            for _, vectors in pieces.run(batch, self._vectors):
+                yield vectors
 
-    def _block(self, rows: np.ndarray) -> np.ndarray | None:
-        """The vectors of these texts; None if memory does not suffice for so many."""
-        # A stand-in serves where there is no padding token: the mask hides it.
-        batch = collate(self.tokens, rows, pad_id=self.tokens.pad_id or 0)
-        try:
-            states = layer_states(self.model, batch, self.stack, tail=False).states
-            pooled = pool(states, batch["attention_mask"].bool(), self._place())
-        except RuntimeError as error:
-            if not _is_out_of_memory(error):
-                raise
-            if len(rows) > 1:
-                return None
-            length = int(self.tokens.lengths[rows[0]])
-            raise DataError(
-                f"text {rows[0]} with its {length} tokens alone does not fit into memory",
-                hint="Give a smaller max_length.",
-            ) from error
+    def _vectors(self, batch: Batch) -> np.ndarray:
+        states = layer_states(self.model, batch, self.stack, tail=False).states
+        # Where padding stands in front, the class token is the last one (see `data.tokens`).
+        last = self.pooling == "cls" and self.tokens.pad_left
+        pooled = pool(states, batch["attention_mask"].bool(), "last" if last else self.pooling)
         bad = (~torch.isfinite(pooled).all(-1)).nonzero()
         if len(bad):
             text, layer = min(bad.tolist(), key=lambda pair: pair[1])
             where = f"leaves layer {layer - 1}" if layer else "enters layer 0"
             raise DataError(
                 f"what {where} of `{self.stack.path}` holds values that are not finite numbers, "
-                f"first in text {rows[text]}",
+                f"first in text {int(batch['indices'][text])}",
                 hint="Use float32 or bfloat16 if the model runs in float16; otherwise its weights "
                 "are damaged.",
             )
         return pooled.cpu().numpy()
-
-    def _place(self) -> Pooling:
-        # Where padding stands in front, the class token is the last one (see `data.tokens`).
-        return "last" if self.pooling == "cls" and self.tokens.pad_left else self.pooling
 
 
 def pool(states: Sequence[Tensor], real: Tensor, pooling: Pooling) -> Tensor:
@@ -208,12 +186,3 @@ def pool(states: Sequence[Tensor], real: Tensor, pooling: Pooling) -> Tensor:
     last = (real * places).argmax(1)
     rows = torch.arange(len(real), device=real.device)
     return torch.stack([s[rows, first if pooling == "cls" else last].float() for s in states], 1)
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    said = str(error)
-    return (
-        isinstance(error, torch.OutOfMemoryError)
-        or "out of memory" in said
-        or "can't allocate memory" in said
-    )

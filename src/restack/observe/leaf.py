@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from restack.errors import StackError
 from restack.observe.running import Batch, Enough, forwards
+from restack.observe.stack_run import tokens_first
 
 HEAD_BYTES = 64 << 20  # logits computed at a time
 
@@ -22,8 +23,9 @@ HEAD_BYTES = 64 << 20  # logits computed at a time
 class Leaf:
     """One batch at the end of one plan.
 
-    `output` is what the model returns. `body` is what its base model returns (the last state behind
-    the final norm) and costs no head. `logits` applies the model's head to chosen tokens.
+    `state` is the raw state behind the last layer. `body` is what the base model returns (the state
+    behind the final norm) and costs no head. `output` is what the model returns. `logits` applies
+    the model's language-model head to chosen tokens.
     """
 
     model: PreTrainedModel
@@ -31,8 +33,15 @@ class Leaf:
     inputs: dict[str, Any]
     run: Callable[[], Any]
     """Runs the model behind the stack."""
+    last: Callable[[], Tensor]
     plan: int
     """The place of the plan among those that are evaluated."""
+
+    @cached_property
+    def state(self) -> Tensor:
+        """The raw state behind the last layer: batch x tokens x hidden."""
+        state = self.last()
+        return state.transpose(0, 1) if tokens_first(self.model) else state
 
     @cached_property
     def output(self) -> Any:
@@ -68,7 +77,7 @@ class Leaf:
             )
         base = self.model.base_model
         if base is self.model:  # T5: the head cannot be told from the rest
-            logits = self.output.logits
+            logits = _logits(self.output)
             yield slice(0, int(where.sum())), logits[where.to(logits.device)]
             return
         states = self.hidden()
@@ -79,7 +88,7 @@ class Leaf:
             part = slice(start, min(start + size, len(states)))
             given = _with_state(self.body, states[part][None])
             with forwards({base: lambda *args, given=given, **kwargs: given}):
-                yield part, self.model(**inputs).logits[0]
+                yield part, _logits(self.model(**inputs))[0]
 
 
 def body_of(model: PreTrainedModel, run: Callable[[], Any]) -> Any:
@@ -100,6 +109,11 @@ def body_of(model: PreTrainedModel, run: Callable[[], Any]) -> Any:
         return seen[0]
     finally:
         hook.remove()
+
+
+def _logits(output: Any) -> Tensor:
+    # the classes for pretraining have a second head beside it
+    return output.prediction_logits if "prediction_logits" in output else output.logits
 
 
 def _with_state(body: Any, state: Tensor) -> Any:

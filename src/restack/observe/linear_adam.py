@@ -15,8 +15,9 @@ from restack.observe.linear_base import (
     Examples,
     Fit,
     Settings,
+    deviations,
     losses,
-    moments,
+    means,
     on_raw,
     slopes,
 )
@@ -51,11 +52,11 @@ class _Learners:
         self.averages = tuple(average[chosen] for average in self.averages)
 
     def read(self, features: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The features of each problem's rows as it reads them, and what it makes of them."""
+        """Each problem's rows as it reads them, and what it makes of them (outputs x rows)."""
         x = _gather(features, rows, self.layer)
         if self.standardised:
             x = x.sub_(self.mean[:, None]).div_(self.deviation[:, None])
-        return x, torch.baddbmm(self.bias[:, None], x, self.weight.transpose(1, 2))
+        return x, torch.baddbmm(self.bias[..., None], self.weight, x.transpose(1, 2))
 
     def step(self, by_weight: Tensor, by_bias: Tensor, settings: Settings) -> None:
         """Go one step of Adam."""
@@ -120,8 +121,9 @@ def adam(
 def _learn(examples: Examples, learners: _Learners, rows: Tensor, settings: Settings) -> None:
     """One mini-batch for each problem; the gradient of a linear reader needs no autograd."""
     x, outputs = learners.read(examples.features, rows)
-    wrong = slopes(examples.kind, outputs, examples.targets[rows]).div_(rows.shape[1])
-    learners.step(torch.bmm(wrong.transpose(1, 2), x), wrong.sum(1), settings)
+    wanted = examples.targets[rows].transpose(1, 2)
+    wrong = slopes(examples.kind, outputs, wanted).div_(rows.shape[1])
+    learners.step(torch.bmm(wrong, x), wrong.sum(2), settings)
 
 
 def _held_loss(examples: Examples, learners: _Learners, held: Tensor) -> Tensor:
@@ -131,7 +133,8 @@ def _held_loss(examples: Examples, learners: _Learners, held: Tensor) -> Tensor:
     for part in held.split(max(1, CHUNK // max(1, width)), 1):
         rows = part[learners.trial]
         outputs = learners.read(examples.features, rows)[1]
-        total += losses(examples.kind, outputs, examples.targets[rows]).double().sum(1)
+        wanted = examples.targets[rows].transpose(1, 2)
+        total += losses(examples.kind, outputs, wanted).double().sum(1)
     return (total / held.shape[1]).float()
 
 
@@ -150,9 +153,14 @@ def _beginners(
     weight = torch.from_numpy(first).float().mul_(_SPREAD).view(-1, outputs, hidden).to(device)
     bias = torch.zeros(len(pairs), outputs, device=device)
     if examples.kind == "regression":  # a start at the mean spares many small steps
-        means = [examples.targets[torch.from_numpy(draw.train)].mean(0) for draw in draws]
-        bias += torch.stack(means * len(layers))
-    mean, deviation = moments(examples, draws, layers, settings.standardise)
+        middle = [examples.targets[torch.from_numpy(draw.train)].mean(0) for draw in draws]
+        bias += torch.stack(middle * len(layers))
+    if settings.standardise:
+        mean = means(examples, draws, layers)
+        deviation = deviations(examples, draws, layers, mean)
+    else:
+        mean = torch.zeros(len(layers), trials, hidden, dtype=torch.float64, device=device)
+        deviation = torch.ones_like(mean)
     return _Learners(
         place=torch.arange(len(pairs), device=device),
         layer=torch.tensor([layer for layer, _ in pairs], device=device),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,8 +38,9 @@ class Settings:
     patience: int | None = 5
     """Stop after so many epochs without a lower loss on the held-out rows; None: never."""
     l2: float = 1.0
-    """The weight of the squared coefficients against the sum of the losses: 1 / C of
-    scikit-learn's LogisticRegression, alpha of its Ridge. The bias is free."""
+    """The weight of the squared coefficients against the sum of the losses. scikit-learn's
+    Ridge calls it alpha, its LogisticRegression 1 / C; of two classes that has but one row of
+    coefficients, so that its C there is 2 / l2. The bias is free."""
     iterations: int = 200
     """At most so many, of L-BFGS."""
 
@@ -84,18 +85,22 @@ class Fit:
 
 
 def losses(kind: Kind, outputs: Tensor, targets: Tensor) -> Tensor:
-    """The loss of each row: cross entropy, squared error, or binary cross entropy over labels."""
+    """The loss of each row: cross entropy, squared error, or binary cross entropy over labels.
+
+    Both are ... x outputs x rows: a softmax over the last of the dimensions is slow where it is
+    short.
+    """
     if kind == "classification":
-        return -(targets * functional.log_softmax(outputs, -1)).sum(-1)
+        return -(targets * functional.log_softmax(outputs, -2)).sum(-2)
     if kind == "regression":
-        return (outputs - targets).square().sum(-1)
-    return functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none").sum(-1)
+        return (outputs - targets).square().sum(-2)
+    return functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none").sum(-2)
 
 
 def slopes(kind: Kind, outputs: Tensor, targets: Tensor) -> Tensor:
     """The derivative of `losses` by the outputs."""
     if kind == "classification":
-        return functional.softmax(outputs, -1).sub_(targets)
+        return functional.softmax(outputs, -2).sub_(targets)
     if kind == "regression":
         return (outputs - targets).mul_(2)
     return torch.sigmoid(outputs).sub_(targets)
@@ -107,39 +112,45 @@ def chunks(rows: int, width: int) -> Iterator[slice]:
     return (slice(start, min(start + size, rows)) for start in range(0, rows, size))
 
 
-def moments(
-    examples: Examples, draws: Sequence[Draw], layers: Sequence[int], standardise: bool
-) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of the features over each trial's training rows: layers x trials x hidden.
+def means(examples: Examples, draws: Sequence[Draw], layers: Sequence[int]) -> Tensor:
+    """The mean of the features over each trial's training rows: layers x trials x hidden."""
+    return _over_rows(examples, draws, layers, lambda x, trial: x)
 
-    In float64. They are 0 and 1 if nothing is to be standardised; a constant has the deviation 1.
-    """
+
+def deviations(
+    examples: Examples, draws: Sequence[Draw], layers: Sequence[int], mean: Tensor
+) -> Tensor:
+    """The standard deviation of the same; that of a constant counts as 1."""
+    square = _over_rows(examples, draws, layers, lambda x, t: (x - mean[:, t, None]).square())
+    return torch.where(square > 0, square.sqrt(), 1.0)
+
+
+def _over_rows(
+    examples: Examples,
+    draws: Sequence[Draw],
+    layers: Sequence[int],
+    what: Callable[[Tensor, int], Tensor],
+) -> Tensor:
     features, device = examples.features, examples.targets.device
     shape = (len(layers), len(draws), features.shape[2])
-    mean = torch.zeros(shape, dtype=torch.float64, device=device)
-    if not standardise:
-        return mean, torch.ones_like(mean)
-    square = torch.zeros_like(mean)
+    total = torch.zeros(shape, dtype=torch.float64, device=device)
     for trial, draw in enumerate(draws):
-        mean[:, trial] = sum(
-            x.double().sum(1) for x in blocks(features, draw.train, layers, device)
-        )
-        mean[:, trial] /= len(draw.train)
-        for x in blocks(features, draw.train, layers, device):  # around the mean, to be exact
-            square[:, trial] += (x.double() - mean[:, trial, None]).square().sum(1)
-        square[:, trial] /= len(draw.train)
-    deviation = square.sqrt()
-    return mean, torch.where(deviation > 0, deviation, 1.0)
+        for x in blocks(features, draw.train, layers, device):
+            total[:, trial] += what(x.double(), trial).sum(1)
+        total[:, trial] /= len(draw.train)
+    return total
 
 
 def blocks(
     features: Tensor, rows: np.ndarray, layers: Sequence[int], device: torch.device
 ) -> Iterator[Tensor]:
     """These rows in float32, chunk after chunk, as layers x rows x hidden."""
+    every = list(layers) == list(range(features.shape[1]))
     index = torch.from_numpy(rows).to(features.device)
     chosen = torch.tensor(list(layers), device=features.device)
     for part in chunks(len(rows), features.shape[1] * features.shape[2]):
-        x = features.index_select(0, index[part]).index_select(1, chosen)
+        x = features.index_select(0, index[part])
+        x = x if every else x.index_select(1, chosen)
         yield x.to(device, torch.float32).transpose(0, 1)
 
 

@@ -16,16 +16,17 @@ from restack.observe.linear_base import (
     Fit,
     Settings,
     blocks,
+    deviations,
     losses,
-    moments,
+    means,
     on_raw,
     slopes,
 )
 
 _PAIRS = 10  # steps that L-BFGS remembers
-_HALVINGS = 20  # of a step that does not lower the value
-_FLAT = 1e-6  # a mean gradient below this is an optimum
-_STEADY = 1e-9  # so is a step that lowers the value by less than this part of it
+_HALVINGS = 10  # of a step that does not lower the value
+_FLAT = 1e-5  # a mean gradient below this is an optimum
+_STEADY = 1e-7  # so is a step that lowers the value by less than this part, float32's rounding
 
 Objective = Callable[[Tensor], tuple[Tensor, Tensor]]
 """From parameters (problems x any) to the value and the gradient of each problem."""
@@ -35,7 +36,7 @@ def lbfgs(
     examples: Examples, draws: Sequence[Draw], layers: Sequence[int], settings: Settings
 ) -> Fit:
     """Logistic regression, multinomial or one for each label, of all problems at once."""
-    mean, deviation = moments(examples, draws, layers, settings.standardise)
+    mean, deviation = _scale(examples, draws, layers, settings.standardise)
     grid, outputs = mean.shape[:2], examples.targets.shape[1]
     start = mean.new_zeros(grid.numel(), outputs * (mean.shape[2] + 1))
     objective = _logistic(examples, draws, layers, settings.l2, mean, deviation)
@@ -54,28 +55,41 @@ def ridge(
     shape = (len(layers), len(draws), examples.targets.shape[1], hidden)
     weight = torch.zeros(shape, dtype=torch.float64, device=device)
     bias = torch.zeros(shape[:-1], dtype=torch.float64, device=device)
-    _, deviation = moments(examples, draws, layers, settings.standardise)
+    mean, deviation = _scale(examples, draws, layers, settings.standardise)
     together = max(1, 4 * CHUNK // hidden**2)  # layers whose hidden x hidden matrices are held
     for trial, draw in enumerate(draws):
         for first in range(0, len(layers), together):
             part = slice(first, first + together)
             weight[part, trial], bias[part, trial] = _ridge(
-                examples, draw, layers[part], settings.l2, deviation[part, trial]
+                examples, draw, layers[part], settings.l2, mean[part, trial], deviation[part, trial]
             )
     rounds = torch.ones(shape[:2], dtype=torch.int64, device=device)
     return _fit(examples, draws, layers, weight, bias, rounds)
 
 
+def _scale(
+    examples: Examples, draws: Sequence[Draw], layers: Sequence[int], standardise: bool
+) -> tuple[Tensor, Tensor]:
+    """What to subtract from the features and divide them by.
+
+    To centre them changes no optimum, as the bias is free, and takes far fewer steps to find it.
+    """
+    mean = means(examples, draws, layers)
+    return mean, deviations(examples, draws, layers, mean) if standardise else torch.ones_like(mean)
+
+
 def _ridge(
-    examples: Examples, draw: Draw, layers: Sequence[int], l2: float, deviation: Tensor
+    examples: Examples,
+    draw: Draw,
+    layers: Sequence[int],
+    l2: float,
+    mean: Tensor,
+    deviation: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """The readers of one trial: layers x outputs x hidden, and layers x outputs."""
-    device, rows = examples.targets.device, len(draw.train)
+    device = examples.targets.device
     targets = examples.targets[torch.from_numpy(draw.train).to(device)].double()
     hidden = deviation.shape[1]
-    mean = torch.zeros_like(deviation)
-    for x in blocks(examples.features, draw.train, layers, device):
-        mean += x.double().sum(1) / rows
     square = deviation.new_zeros(len(layers), hidden, hidden)
     product = deviation.new_zeros(len(layers), hidden, targets.shape[1])
     done = 0
@@ -111,29 +125,31 @@ def _logistic(
     device, kind, trials = examples.targets.device, examples.kind, len(draws)
     rows = np.unique(np.concatenate([draw.train for draw in draws]))
     member = np.stack([np.isin(rows, draw.train) for draw in draws], axis=1)
-    mask = torch.from_numpy(member).to(device, torch.float32)[..., None]  # rows x trials x 1
-    targets = examples.targets[torch.from_numpy(rows).to(device)][:, None]  # rows x 1 x outputs
-    outputs, hidden = targets.shape[2], mean.shape[2]
+    mask = torch.from_numpy(member).to(device, torch.float32)  # rows x trials
+    targets = examples.targets[torch.from_numpy(rows).to(device)][..., None]
+    outputs, hidden, count = targets.shape[1], mean.shape[2], len(layers)
 
     def evaluate(flat: Tensor) -> tuple[Tensor, Tensor]:
-        theta = flat.view(len(layers), trials, outputs, hidden + 1)
+        theta = flat.view(count, trials, outputs, hidden + 1)
         weight, bias = on_raw(theta[..., :-1], theta[..., -1], mean, deviation)
-        matrix = weight.float().reshape(len(layers), trials * outputs, hidden)
-        offset = bias.float().reshape(len(layers), 1, trials * outputs)
-        value = flat.new_zeros(len(layers), trials)
-        by_weight = torch.zeros_like(weight)
+        # layers x (outputs x trials): all trials of a layer are one product
+        matrix = weight.float().transpose(1, 2).reshape(count, outputs * trials, hidden)
+        offset = bias.float().transpose(1, 2).reshape(count, 1, outputs * trials)
+        value = flat.new_zeros(count, trials)
+        by_matrix = torch.zeros_like(matrix, dtype=torch.float64)
         by_bias = torch.zeros_like(bias)
         done = 0
         for x in blocks(examples.features, rows, layers, device):
             part = slice(done, done + x.shape[1])
             out = torch.baddbmm(offset, x, matrix.transpose(1, 2))
-            out = out.view(len(layers), -1, trials, outputs)
+            out = out.view(count, -1, outputs, trials)
             wanted = targets[part].expand_as(out)
-            value += (losses(kind, out, wanted) * mask[part, :, 0]).double().sum(1)
-            wrong = slopes(kind, out, wanted).mul_(mask[part])
-            by_bias += wrong.double().sum(1)
-            by_weight += torch.bmm(wrong.flatten(2).transpose(1, 2), x).view_as(weight)
+            value += (losses(kind, out, wanted) * mask[part]).double().sum(1)
+            wrong = slopes(kind, out, wanted).mul_(mask[part, None])
+            by_bias += wrong.sum(1).transpose(1, 2)
+            by_matrix += torch.bmm(wrong.flatten(2).transpose(1, 2), x)
             done = part.stop
+        by_weight = by_matrix.view(count, outputs, trials, hidden).transpose(1, 2)
         # from the features as they are back to standardised ones
         by_weight = (by_weight - by_bias[..., None] * mean[:, :, None]) / deviation[:, :, None]
         by_weight += l2 * theta[..., :-1]
@@ -159,15 +175,18 @@ def minimise(
     for _ in range(iterations):
         if not active.any():
             break
-        way = _direction(gradient, pairs) * active[:, None]
+        way = _direction(gradient, pairs)
         slope = (way * gradient).sum(1)
+        active &= slope < -_STEADY * value.abs()
+        way, slope = way * active[:, None], slope * active
         size = torch.ones_like(value)
         if not pairs:  # no curvature is known yet
-            size = (1 / gradient.abs().sum(1).clamp_min(1e-12)).clamp_max(1.0)
+            size = (1 / gradient.norm(dim=1).clamp_min(1e-12)).clamp_max(1.0)
         for _ in range(_HALVINGS):
             new = at + size[:, None] * way
             new_value, new_gradient = objective(new)
-            lower = (new_value <= value + 1e-4 * size * slope) & active
+            enough = value + 1e-4 * size * slope + _STEADY * value.abs()
+            lower = (new_value <= enough) & active
             if bool((lower | ~active).all()):
                 break
             size = torch.where(lower, size, size / 2)
@@ -219,8 +238,8 @@ def _fit(
         targets = examples.targets[torch.from_numpy(draw.held).to(device)]
         done = 0
         for x in blocks(examples.features, draw.held, layers, device):
-            out = x @ weight[:, trial].transpose(1, 2) + bias[:, trial, None]
-            wanted = targets[done : done + x.shape[1]].expand_as(out)
+            out = weight[:, trial] @ x.transpose(1, 2) + bias[:, trial, :, None]
+            wanted = targets[done : done + x.shape[1]].T.expand_as(out)
             loss[:, trial] += losses(examples.kind, out, wanted).double().sum(1)
             done += x.shape[1]
     loss /= len(draws[0].held)

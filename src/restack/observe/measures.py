@@ -1,27 +1,24 @@
-"""What single forward passes say of layers: sums over texts and tokens, from states alone.
+"""What states alone say of layers: sums over tokens and texts, in one pass.
 
-State 0 enters layer 0 and state i + 1 leaves layer i; all are raw, before any final norm. Real
-tokens count, special ones (`[CLS]`, `[SEP]`) among them; padding does not. A token whose state is
-all zeros has no direction: it is left out of the cosines and angles of that state, and counted.
+State 0 enters layer 0 and state i + 1 leaves layer i; all are raw, before any final norm. They come
+as real tokens x states x hidden, see `restack.observe.reading`. A token whose state is all zeros
+has no direction: it is left out of the cosines and angles of that state, and counted.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable
 
 import torch
-
-from restack.errors import DataError
-
-_CHUNK = 1 << 23  # numbers of all states looked at together: 64 MB in double precision
+from torch import Tensor
 
 
 class Geometry:
-    """Cosines and angles between all states of a stack, and the size of each layer's update.
+    """Cosines and angles between all states of a stack, and how much is added between them.
 
     In double precision, so that a layer that changes next to nothing is told from the identity.
-    `anchor` is the place, among the real tokens, of the one that stands for each text.
+    Anchors are the tokens that stand for their texts.
     """
 
     def __init__(self, states: int) -> None:
@@ -29,10 +26,10 @@ class Geometry:
         self._cosines = torch.zeros(shape, dtype=torch.float64)
         self._angles = torch.zeros(shape, dtype=torch.float64)
         self._counts = torch.zeros(shape, dtype=torch.float64)
-        self._updates = torch.zeros(states - 1, dtype=torch.float64)
+        self._updates = torch.zeros(shape[1:], dtype=torch.float64)
         self._tokens = self._texts = 0
 
-    def add(self, x: torch.Tensor, is_anchor: torch.Tensor) -> None:
+    def add(self, x: Tensor, is_anchor: Tensor) -> None:
         """Take in states: real tokens x states x hidden."""
         x = double(x)
         is_anchor = is_anchor.to(x.device)
@@ -42,8 +39,10 @@ class Geometry:
         both = directed.unsqueeze(2) & directed.unsqueeze(1)
         cosines = (units @ units.mT).clamp(-1, 1)
         angles = cosines.arccos() / math.pi
-        updates = (x[:, 1:] - x[:, :-1]).norm(dim=-1) / norms[:, :-1].where(directed[:, :-1], 1)
-        self._updates += (updates * directed[:, :-1]).sum(0).cpu()
+        before, after = norms.unsqueeze(2), norms.unsqueeze(1)
+        squares = before.square() + after.square() - 2 * before * after * cosines
+        updates = squares.clamp(min=0).sqrt() / before.where(before > 0, 1) * (before > 0)
+        self._updates += updates.sum(0).cpu()
         for place, chosen in enumerate((slice(None), is_anchor)):
             self._cosines[place] += (cosines * both)[chosen].sum(0).cpu()
             self._angles[place] += (angles * both)[chosen].sum(0).cpu()
@@ -59,9 +58,9 @@ class Geometry:
         """The mean angle between states i and j, from 0 (alike) to 1 (opposite)."""
         return _ratio(self._angles[int(anchors), i, j], self._counts[int(anchors), i, j])
 
-    def update(self, layer: int) -> float | None:
-        """The mean length of what a layer adds, as a part of the length of what enters it."""
-        return _ratio(self._updates[layer], self._counts[0, layer, layer])
+    def update(self, i: int, j: int) -> float | None:
+        """The mean length of what is added from state i to j, as a part of the length of i."""
+        return _ratio(self._updates[i, j], self._counts[0, i, i])
 
     @property
     def zero_norms(self) -> list[int]:
@@ -78,44 +77,48 @@ class Cka:
     is 0 on average, and 1 for states that are equal up to a rotation and a scale.
     """
 
-    def __init__(self, pairs: Sequence[tuple[int, int]]) -> None:
-        own = {(i, i) for pair in pairs for i in pair}
-        self._pairs = sorted({(min(pair), max(pair)) for pair in pairs} | own)
-        self._gram: dict[tuple[int, int], torch.Tensor] = {}
-        self._shift: torch.Tensor | None = None
+    def __init__(self, pairs: Iterable[tuple[int, int]]) -> None:
+        pairs = {(min(pair), max(pair)) for pair in pairs}
+        self.pairs = sorted(pairs | {(i, i) for pair in pairs for i in pair})
+        self._gram: dict[tuple[int, int], Tensor] = {}
+        self._shift: Tensor | None = None
         self._sum = self._squares = self._square_products = self._weighted = torch.zeros(())
         self._n = 0
 
     @staticmethod
     def nbytes(pairs: int, hidden: int) -> int:
         """The memory that so many pairs take."""
-        return pairs * hidden * hidden * 8
+        return pairs * hidden * hidden * 4
 
-    def add(self, x: torch.Tensor) -> None:
+    def add(self, x: Tensor) -> None:
         """Take in states: real tokens x states x hidden."""
         x = x.float()
         if self._shift is None:
             # CKA is blind to a shift, and rounding is not: some dimensions lie far from zero
             self._shift = x.mean(0)
+            new = x.new_zeros
+            self._gram = {pair: new(x.shape[-1], x.shape[-1]) for pair in self.pairs}
         x = x - self._shift
-        squares = double(x).square().sum(-1)
-        for i, j in self._pairs:
-            gram = double(x[:, i].mT @ x[:, j])
-            self._gram[i, j] = gram if (i, j) not in self._gram else self._gram[i, j].add_(gram)
+        for i, j in self.pairs:
+            self._gram[i, j].addmm_(x[:, i].mT, x[:, j])
+        x = double(x)
+        squares = x.square().sum(-1)
         self._n += len(x)
-        self._sum = double(x).sum(0).cpu() + self._sum
+        self._sum = x.sum(0).cpu() + self._sum
         self._squares = squares.sum(0).cpu() + self._squares
         self._square_products = (squares.mT @ squares).cpu() + self._square_products
-        weighted = torch.einsum("tsh,tr->srh", double(x), squares)
-        self._weighted = weighted.cpu() + self._weighted
+        self._weighted = torch.einsum("tsh,tr->srh", x, squares).cpu() + self._weighted
 
-    def between(self, i: int, j: int) -> float | None:
-        """CKA of two states; None below four tokens, or where a state does not vary."""
-        i, j = min(i, j), max(i, j)
+    def values(self) -> dict[tuple[int, int], float | None]:
+        """CKA of each pair (i <= j); None below four tokens, or where a state does not vary."""
         if self._n < 4:
-            return None
-        own = self._hsic(i, i) * self._hsic(j, j)
-        return self._hsic(i, j) / math.sqrt(own) if self._hsic(i, i) > 0 and own > 0 else None
+            return dict.fromkeys(self.pairs)
+        hsic = {pair: self._hsic(*pair) for pair in self.pairs}
+        own = {i: value for (i, j), value in hsic.items() if i == j}
+        return {
+            (i, j): value / math.sqrt(own[i] * own[j]) if min(own[i], own[j]) > 0 else None
+            for (i, j), value in hsic.items()
+        }
 
     def _hsic(self, i: int, j: int) -> float:
         """The unbiased HSIC, up to a factor that all pairs share.
@@ -123,7 +126,7 @@ class Cka:
         With K = X X' and L = Y Y' without their diagonals d and e (the squared lengths of rows):
         tr KL + (1'K1)(1'L1) / (n-1)(n-2) - 2 (1'KL1) / (n-2), each from sums over rows.
         """
-        n, gram = self._n, self._gram[i, j].cpu()
+        n, gram = self._n, self._gram[i, j].cpu().double()
         s, t = self._sum[i], self._sum[j]
         squares = self._square_products[i, j]
         trace = gram.square().sum() - squares
@@ -132,48 +135,10 @@ class Cka:
         return float(trace + totals / ((n - 1) * (n - 2)) - 2 * cross / (n - 2))
 
 
-def pieces(
-    states: Sequence[torch.Tensor], real: torch.Tensor, anchor: str, names: Sequence[str]
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The real tokens of a batch (tokens x states x hidden), some at a time, and which are anchors.
-
-    `names` says of each state where it comes from, for the error about values that are not finite.
-    """
-    at = anchors(real, anchor)
-    is_anchor = torch.zeros_like(real)
-    is_anchor[torch.arange(len(real), device=real.device), at] = True
-    places = real.flatten().nonzero().squeeze(1)
-    flat = [state.reshape(-1, state.shape[-1]) for state in states]
-    step = max(64, _CHUNK // (len(states) * flat[0].shape[-1]))
-    for some in places.split(step):
-        x = torch.stack([state.index_select(0, some) for state in flat], 1)
-        finite = x.isfinite().all(-1).all(0)
-        if not finite.all():
-            where = names[int((~finite).nonzero()[0])]
-            raise DataError(
-                f"the activations that leave {where} hold values that are not finite numbers",
-                hint="Use float32 or bfloat16 if the model ran in float16; otherwise its weights "
-                "are damaged.",
-            )
-        yield x, is_anchor.flatten().index_select(0, some)
-
-
-def anchors(real: torch.Tensor, anchor: str) -> torch.Tensor:
-    """The place of the first or the last real token of each row."""
-    if not real.any(-1).all():
-        raise DataError(
-            f"text {int((~real.any(-1)).nonzero()[0])} of a batch has no token besides padding",
-            hint="Leave out empty texts.",
-        )
-    if anchor == "first":
-        return real.int().argmax(-1)
-    return real.shape[-1] - 1 - real.flip(-1).int().argmax(-1)
-
-
-def double(x: torch.Tensor) -> torch.Tensor:
+def double(x: Tensor) -> Tensor:
     """In double precision, where the device has it; Apple's GPUs have not."""
     return (x.cpu() if x.device.type == "mps" else x).double()
 
 
-def _ratio(total: torch.Tensor, count: torch.Tensor) -> float | None:
+def _ratio(total: Tensor, count: Tensor) -> float | None:
     return float(total / count) if count else None

@@ -207,10 +207,8 @@ def fresh_model(
         return restack(model, f"0-{pick(model, stack).depth - 1}@fresh", stack=stack, seed=seed)
     with torch.random.fork_rng(), quiet():
         torch.manual_seed(seed)
-        cls: type[PreTrainedModel] = type(model)
-        made = cls(copy.deepcopy(model.config))
-    made.to(dtype=model.dtype)  # type: ignore[call-arg]
-    return made.to(model.device)
+        made: Any = type(model)(copy.deepcopy(model.config))
+    return made.to(device=model.device, dtype=model.dtype).eval()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from restack.anatomy import live
 from restack.anatomy.anatomy import Stack
 from restack.errors import StackError
+from restack.observe.leaf import body_of
 from restack.observe.running import Batch, Enough, forwards, model_inputs
 from restack.observe.stack_run import layers_of, not_once, state_in, state_out
 
@@ -143,7 +144,7 @@ def _last_outputs(
 
 
 def learn(model: PreTrainedModel, stack: Stack, batch: Batch) -> tuple[Form, Any]:
-    """The form of the layers, and the output of the model, from one plain forward pass.
+    """The form of the layers, and what the base model returns, from one plain forward pass.
 
     Refused are stacks whose layers hand on more than the state, so that what one of them gets
     depends on those before it.
@@ -168,7 +169,8 @@ def learn(model: PreTrainedModel, stack: Stack, batch: Batch) -> tuple[Form, Any
         for layer in layers_of(model, stack):
             hooks.callback(layer.register_forward_pre_hook(entering, with_kwargs=True).remove)
             hooks.callback(layer.register_forward_hook(leaving, with_kwargs=True).remove)
-        output = model(**model_inputs(model, batch))
+        inputs = model_inputs(model, batch)
+        body = body_of(model, lambda: model(**inputs))
     if len(calls) != stack.depth:
         raise not_once(model, stack, len(calls))
     for number, (call, seen) in enumerate(zip(calls, before, strict=True)):
@@ -176,7 +178,7 @@ def learn(model: PreTrainedModel, stack: Stack, batch: Batch) -> tuple[Form, Any
     beside = tuple(_beside(output) for output in outputs)
     carried = _carried(stack, calls, beside)
     plain = tuple(b if b is None else tuple(_without_tensors(x) for x in b) for b in beside)
-    return Form(plain, carried, in_place), output
+    return Form(plain, carried, in_place), body
 
 
 def _beside(output: Any) -> tuple[Any, ...] | None:
@@ -187,9 +189,7 @@ def _without_tensors(value: Any) -> Any:
     return value if isinstance(value, _PLAIN) else None
 
 
-def _carried(
-    stack: Stack, calls: list[Call], beside: tuple[tuple[Any, ...] | None, ...]
-) -> bool:
+def _carried(stack: Stack, calls: list[Call], beside: tuple[tuple[Any, ...] | None, ...]) -> bool:
     """Whether layers get what layer 0 returned beside the state; any other layer's is refused."""
     first = {id(t) for t in _tensors(beside[0])}
     carried = False

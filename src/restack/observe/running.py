@@ -17,8 +17,12 @@ Batch = Mapping[str, Any]
 NOT_FOR_MODEL = ("special_tokens_mask", "indices")
 
 
-class Enough(Exception):  # noqa: N818 - no error: what was wanted of a forward pass is there
-    """Ends a forward pass from within."""
+# What models keep from one call to the next: keys and values; XLNet's states.
+_MEMORIES = {"use_cache", "use_mems"}
+
+
+class Enough(Exception):
+    """Ends a forward pass from within: what was wanted of it is there."""
 
 
 @contextlib.contextmanager
@@ -62,8 +66,8 @@ def model_inputs(model: PreTrainedModel, batch: Batch) -> dict[str, Any]:
         for name, value in batch.items()
         if name not in NOT_FOR_MODEL
     }
-    if "use_cache" in inspect.signature(type(model).forward).parameters:
-        inputs.setdefault("use_cache", False)
+    for memory in _MEMORIES & inspect.signature(type(model).forward).parameters.keys():
+        inputs.setdefault(memory, False)
     return inputs
 
 

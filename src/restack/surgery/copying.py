@@ -22,14 +22,18 @@ _TRY_ANOTHER_WAY = {
 
 
 def copy_range(path: Path, start: int, end: int, target: int) -> Iterator[int]:
-    """Append the bytes `[start, end)` of a file to the descriptor `target`; yields counts done."""
+    """Write the bytes `[start, end)` of a file at the place of `target`; yields counts done."""
     ways = list(_WAYS)
+    at = os.lseek(target, 0, os.SEEK_CUR)
     with open(open_regular(path), "rb", buffering=0) as file:
         source = file.fileno()
         while start < end:
-            count = _attempt(ways[0], source, target, start, min(end - start, PIECE), len(ways) > 1)
+            # Pieces end at multiples of their size in the target: the kernel then fills large folios
+            wish = min(end - start, PIECE - at % PIECE)
+            count = _attempt(ways[0], source, target, start, wish, len(ways) > 1)
             if count:
                 start += count
+                at += count
                 yield count
             elif len(ways) > 1:
                 del ways[0]
@@ -41,7 +45,7 @@ def copy_range(path: Path, start: int, end: int, target: int) -> Iterator[int]:
 
 
 def write_zeros(count: int, target: int) -> Iterator[int]:
-    """Append zeros, as bytes on the disk and not as a hole."""
+    """Write zeros, as bytes on the disk and not as a hole."""
     while count:
         done = os.write(target, _ZEROS[:count])
         count -= done
@@ -49,7 +53,7 @@ def write_zeros(count: int, target: int) -> Iterator[int]:
 
 
 def write_all(data: bytes | bytearray | memoryview, target: int) -> int:
-    """Append all of `data`, which one `write` need not do."""
+    """Write all of `data`, which one `write` need not do."""
     rest = memoryview(data).cast("B")
     size = len(rest)
     while rest:

@@ -6,12 +6,13 @@ import json
 import math
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from restack.anatomy.checkpoint import INDEX
-from restack.anatomy.safetensors_header import BITS, Tensor, byte_size, format_header
+from restack.anatomy.safetensors_header import BITS, PAGE, Tensor, byte_size, format_header
 from restack.errors import CheckpointError
 from restack.surgery import copying, shards
 
@@ -95,6 +96,7 @@ def _write_shard(
     header = format_header(
         ((target.name, target.dtype, target.shape, target.nbytes) for target in targets),
         {"format": "pt", **metadata},  # transformers wants to know the framework
+        place_in_page=_place_in_page(targets),
     )
     part = path.with_name(path.name + ".part")  # a weight file has its name once it is complete
     try:
@@ -112,6 +114,21 @@ def _write_shard(
     except OSError as error:
         raise unwritable(path, error) from error
     return _placed(targets, path.name, len(header))
+
+
+def _place_in_page(targets: Sequence[Target]) -> int | None:
+    """Where in a page the buffer must start for most bytes to keep their place in their page.
+
+    The kernel then copies whole pages, in two thirds of the time. None where it hardly matters.
+    """
+    gains: Counter[int] = Counter()
+    at = 0
+    for source, nbytes, _ in _merged(targets):
+        if isinstance(source, Range) and (source.start - at) % 8 == 0:
+            gains[(source.start - at) % PAGE] += nbytes
+        at += nbytes
+    best = gains.most_common(1)
+    return best[0][0] if best and best[0][1] >= copying.PIECE else None
 
 
 def _write_all(targets: Sequence[Target], file: int) -> Iterator[int]:
@@ -173,9 +190,10 @@ def _write_index(path: Path, tensors: Sequence[Tensor]) -> None:
         "total_size": sum(tensor.nbytes for tensor in tensors),
     }
     places = {tensor.name: tensor.shard for tensor in tensors}
-    text = json.dumps({"metadata": total, "weight_map": places}, indent=2, sort_keys=True) + "\n"
     try:
-        path.write_text(text, encoding="utf-8")
+        with open(path, "x", encoding="utf-8") as file:
+            json.dump({"metadata": total, "weight_map": places}, file, indent=2, sort_keys=True)
+            file.write("\n")
     except OSError as error:
         raise unwritable(path, error) from error
 

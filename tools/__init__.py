@@ -1,0 +1,1 @@
+"""Helpers of the repository itself: not part of the package."""
