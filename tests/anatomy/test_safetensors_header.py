@@ -226,3 +226,11 @@ def test_what_is_formatted_is_read_back_here_and_by_safetensors(
     assert {(t.name, t.dtype, t.shape) for t in tensors} == set(entries)
     views = safetensors.deserialize(raw + bytes(buffer))
     assert {(name, v["dtype"], tuple(v["shape"])) for name, v in views} == set(entries)
+
+
+@given(st.integers(0, 511).map(lambda eighth: 8 * eighth), st.text(max_size=20))
+def test_a_buffer_can_begin_anywhere_in_a_page(place: int, name: str) -> None:
+    raw = format_header([(name, "U8", (3,), 3)], {}, place_in_page=place)
+    assert len(raw) % 4096 == place
+    assert len(raw) < 4096 + 300
+    assert len(safetensors.deserialize(raw + b"abc")) == 1

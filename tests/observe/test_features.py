@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -191,24 +191,16 @@ def test_a_part_of_something_else_is_thrown_away(
         found.path.unlink()
 
 
-def make_once(where: str, path: str) -> None:
-    import os
+def test_two_at_once_make_it_once() -> None:
+    """Threads here; the lock of a file is the same between processes."""
+    models = [reviews.model(), reviews.model()]
 
-    os.environ["RESTACK_CACHE"] = where
-    torch.set_num_threads(1)
-    found = pooled_features(reviews.model(), reviews.tokenizer(), TEXTS, batch_tokens=9)
-    Path(path).write_text(str(found.layer_applications))
+    def make(model: PreTrainedModel) -> int:
+        found = pooled_features(model, reviews.tokenizer(), TEXTS, batch_tokens=9)
+        return found.layer_applications
 
-
-def test_two_processes_make_it_once(cache: Path) -> None:
-    spawn = multiprocessing.get_context("spawn")
-    said = [cache / "one", cache / "two"]
-    both = [spawn.Process(target=make_once, args=(str(cache), str(path))) for path in said]
-    for process in both:
-        process.start()
-    for process in both:
-        process.join()
-    assert sorted(int(path.read_text()) for path in said) == [0, 5 * len(TEXTS)]
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(make, models)) == [0, 5 * len(TEXTS)]
 
 
 def test_progress_tells_the_pace(bert: PreTrainedModel, tokenizer: Any) -> None:

@@ -182,10 +182,10 @@ def test_the_fingerprint_is_of_the_weights() -> None:
 
 def test_a_model_without_a_head_names_the_class_that_has_one() -> None:
     model = Family("bert", "BertModel", BERT, ()).build()
-    with pytest.raises(StackError, match="BertModel has no .*BertForMaskedLM has one") as error:
+    with pytest.raises(StackError, match=r"BertModel has no .*BertForMaskedLM has one") as error:
         own_head(model)
     assert "--fit-head" in str(error.value.hint)
-    with pytest.raises(StackError, match="LlamaModel has no .*LlamaForCausalLM has one"):
+    with pytest.raises(StackError, match=r"LlamaModel has no .*LlamaForCausalLM has one"):
         own_head(Family("llama", "LlamaModel", LLAMA, ()).build())
 
 
@@ -209,7 +209,7 @@ def headless(tmp_path: Path) -> Path:
 
 def test_a_head_that_loading_made_up_is_refused(headless: Path) -> None:
     model = AutoModelForMaskedLM.from_pretrained(headless)
-    with pytest.raises(StackError, match="was not in the checkpoint.*`cls.predictions"):
+    with pytest.raises(StackError, match=r"was not in the checkpoint.*`cls.predictions"):
         own_head(model)
     # of a rebuilt model the loader left no trace
     with pytest.raises(StackError, match="was not in the checkpoint"):
@@ -228,7 +228,7 @@ def test_an_untied_output_matrix_that_loading_made_up_is_refused(tmp_path: Path)
     from transformers import LlamaForCausalLM
 
     Family("llama", "LlamaModel", LLAMA, ()).build().save_pretrained(tmp_path)
-    with pytest.raises(StackError, match="`lm_head.weight`"):
+    with pytest.raises(StackError, match=r"`lm_head.weight`"):
         own_head(LlamaForCausalLM.from_pretrained(tmp_path))
 
 
@@ -259,10 +259,10 @@ def test_the_head_of_another_checkpoint(tmp_path: Path) -> None:
 def test_the_head_of_a_checkpoint_that_does_not_fit() -> None:
     source = FAMILIES["bert"].build()
     wide = Family("bert", "BertModel", {**BERT, "hidden_size": 32}, ()).build()
-    with pytest.raises(StackError, match="states of 16 numbers.*give 32"):
+    with pytest.raises(StackError, match=r"states of 16 numbers.*give 32"):
         graft_head(wide, source)
     other = Family("bert", "BertModel", {**BERT, "vocab_size": 77}, ()).build()
-    with pytest.raises(StackError, match="vocabulary of 99 tokens.*has 77"):
+    with pytest.raises(StackError, match=r"vocabulary of 99 tokens.*has 77"):
         graft_head(other, source)
 
 

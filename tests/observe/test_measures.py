@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from restack.errors import DataError
 from restack.observe.measures import Cka, Geometry
-from restack.observe.reading import anchors, pieces
+from restack.observe.reading import pieces
 
 NAMES = ["the embeddings", "layer 0", "layer 1", "layer 2"]
 
@@ -102,39 +101,6 @@ def test_padding_does_not_count_wherever_it_stands() -> None:
             found.add(*piece)
         for over in (False, True):
             assert found.cosine(0, 1, anchors=over) == expected.cosine(0, 1, anchors=over)
-
-
-def test_anchors() -> None:
-    real = torch.tensor([[1, 1, 0], [0, 1, 1], [0, 1, 0]]).bool()
-    assert anchors(real, "first").tolist() == [0, 1, 1]
-    assert anchors(real, "last").tolist() == [1, 2, 1]
-    with pytest.raises(DataError, match="row 1 of a batch has no token"):
-        anchors(torch.tensor([[1, 1], [0, 0]]).bool(), "first")
-
-
-def test_pieces_hold_every_real_token_once() -> None:
-    """Also where there are more than one piece can hold."""
-    hidden = 1 << 16  # a piece is then 64 tokens
-    state = torch.arange(150.0).reshape(2, 75, 1).expand(2, 75, hidden)
-    real = torch.ones(2, 75, dtype=torch.bool)
-    real[1, 50:] = False
-    seen = list(pieces([state, state], real, "last", NAMES))
-    assert [len(x) for x, _ in seen] == [64, 61]
-    tokens = torch.cat([x[:, 0, 0] for x, _ in seen])
-    assert tokens.tolist() == [*range(125)]
-    assert tokens[torch.cat([a for _, a in seen])].tolist() == [74, 124]
-
-
-@pytest.mark.parametrize(("state", "where"), [(0, "the embeddings"), (2, "layer 1")])
-def test_activations_that_are_not_finite_are_named_by_layer(state: int, where: str) -> None:
-    states = [torch.ones(1, 2, 3) for _ in range(4)]
-    for later in states[state:]:
-        later[0, 1, 0] = math.nan
-    real = torch.ones(1, 2, dtype=torch.bool)
-    with pytest.raises(DataError, match=f"{where} holds"):
-        list(pieces(states, real, "first", NAMES))
-    real[0, 1] = False  # as padding they do no harm
-    list(pieces(states, real, "first", NAMES))
 
 
 def test_cka_is_the_direct_formula_in_one_pass() -> None:

@@ -125,6 +125,22 @@ def test_an_unchanged_checkpoint_is_written_byte_for_byte(tmp_path: Path) -> Non
     assert (tmp_path / "out" / SINGLE).read_bytes() == (tmp_path / "in" / SINGLE).read_bytes()
 
 
+@pytest.mark.parametrize("offset", [1000, 1001])
+def test_large_pieces_keep_their_place_in_a_page(tmp_path: Path, offset: int) -> None:
+    source = tmp_path / "source"
+    data = np.random.default_rng(0).bytes(12 << 20)
+    source.write_bytes(bytes(offset) + data)
+    targets = [
+        Target("small", "F32", (1000,), Zeros()),
+        Target("large", "F32", (3 << 20,), Range(source, offset, offset + len(data))),
+    ]
+    written = write_weights(tmp_path, targets)
+    assert read(tmp_path)["large"][2] == data
+    start = written["large"].start
+    assert start % 8 == 0
+    assert offset % 8 or (start - offset) % 4096 == 0
+
+
 def test_shards_and_their_index(tmp_path: Path) -> None:
     tensors = [Target(name, "F32", (4,), Zeros()) for name in "abc"]
     write_weights(tmp_path, tensors, shard_size=32, metadata={"made by": "test"})

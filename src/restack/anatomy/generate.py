@@ -23,6 +23,7 @@ MENDED: dict[str, dict[str, Any]] = {
     "hunyuan_v1_moe": {"head_dim": 128},
     "informer": {"prediction_length": 8},
     "ministral": {"head_dim": 128},
+    "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention"] * 8, "num_hidden_layers": 24},
     "nemotron": {"head_dim": 128, "num_key_value_heads": 8},
     "time_series_transformer": {"prediction_length": 8},
 }

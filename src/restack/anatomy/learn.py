@@ -78,16 +78,27 @@ def _stack_of(
 
 def _counts(config: PreTrainedConfig, build: Build, path: str, depth: int) -> Iterator[str]:
     """The config fields which, changed alone, change the depth of the stack."""
-    other = depth - 1 if depth > 1 else 2
     for name, value in walk(live.config_json(config)):
         if type(value) is not int or value != depth or "head" in name or "size" in name:
             continue
-        try:
-            _, layers = _stack_of(resized(config, (name,), other), build, path)
-        except Exception:  # any failure means: this field is something else
-            continue
-        if layers is not None and len(layers) == other:
+        model = _of_another_depth(config, build, (name,), depth)
+        layers = live.find_stacks(model).get(path) if model else None
+        if layers is not None and len(layers) != depth:
             yield name
+
+
+def _of_another_depth(
+    config: PreTrainedConfig, build: Build, fields: tuple[str, ...], depth: int
+) -> PreTrainedModel | None:
+    """A model of another depth; families with a pattern of kinds are built at some depths only."""
+    tries = (depth - 1, depth - 6, depth - 5, depth - 4, depth // 2, 2)
+    for other in dict.fromkeys(n for n in tries if 0 < n != depth):
+        try:
+            return build(resized(config, fields, other))
+        except Exception:
+            if "layer" not in fields[0]:
+                return None  # this field is something else
+    return None
 
 
 def _prefixes(
@@ -138,8 +149,7 @@ def _describe(facts: Facts, config: PreTrainedConfig, base: PreTrainedModel, bui
     section = get(values, where) if where else values
     ruled = {f: section[f] for rule in RULES for f in rule.fields if section.get(f) is not None}
     ruled |= {name.rpartition(".")[2]: get(values, name) for name in facts.counts}
-    less = 1 if len(layers) == 1 else len(layers) - 1
-    shorter = build(resized(config, facts.counts, less))
+    other = _of_another_depth(config, build, facts.counts, len(layers)) or base
     own = {
         f"{prefix}{i}.{name}"
         for prefix in facts.prefixes
@@ -151,7 +161,7 @@ def _describe(facts: Facts, config: PreTrainedConfig, base: PreTrainedModel, bui
         lists=tuple(sorted(lists_of(values, facts, len(layers)))),
         defaults=tuple(sorted(ruled.items())),
         bound=tuple(n for n in live.shapes(layers[0]) if any(mark in n for mark in BOUND)),
-        by_depth=tuple(sorted(_by_depth(base, shorter, facts.path, len(layers)).items())),
+        by_depth=tuple(sorted(_by_depth(base, other, facts.path, len(layers)).items())),
         fills=tuple(sorted(_fills(base, facts.path).items())),
         renamed=not set(map(canonical, _stored(base, f"{facts.path}."))) <= own,
     )

@@ -55,13 +55,15 @@ def _first(field: str) -> Rule:
     )
 
 
-def _last(field: str) -> Rule:
-    """The last so many layers reuse what an earlier layer made, so only their place is known."""
-    return Rule(
-        (field,),
-        lambda section, i, depth: ("reuses", i - depth) if i >= depth - section[field] else i,
-        lambda section, wanted: iter(()),
-    )
+def _sharing(field: str) -> Rule:
+    """The last so many layers reuse keys and values of layers below, which have to stay."""
+
+    def role(section: Section, i: int, depth: int) -> object:
+        if not section[field]:
+            return None
+        return "reuses" if i >= depth - section[field] else i
+
+    return Rule((field,), role, lambda section, wanted: iter([{field: wanted.count("reuses")}]))
 
 
 def _members(field: str) -> Rule:
@@ -140,7 +142,7 @@ def _by_number(field: str) -> Rule:
 RULES: tuple[Rule, ...] = (
     _first("first_k_dense_replace"),
     _first("num_dense_layers"),
-    _last("num_kv_shared_layers"),
+    _sharing("num_kv_shared_layers"),
     _members("moe_layers"),
     _members("global_attn_indexes"),
     _members("window_block_indices"),

@@ -37,7 +37,11 @@ _CURVES: dict[str, Callable[[int, int | None, int], Iterable[Plan]]] = {
     "drop-bottom": lambda n, to, _: (drop(n, bottom=k) for k in _fewer(n, to)),
     "drop-even": lambda n, to, _: (drop(n, even=k) for k in _fewer(n, to, n // 2)),
     "drop-odd": lambda n, to, _: (drop(n, odd=k) for k in _fewer(n, to, -(-n // 2))),
-    "drop-symmetric": lambda n, to, _: (drop(n, symmetric=k) for k in _fewer(n, to)[::2]),
+    "drop-symmetric": lambda n, to, _: (
+        drop(n, symmetric=k) if k else Plan.identity(n)
+        for k in _fewer(n, to)
+        if k == 0 or (n - k) % 2 == 0  # else the middle has no middle
+    ),
     "drop-one": lambda n, to, _: (Plan.identity(n), *(drop(n, [i]) for i in range(n))),
 }
 

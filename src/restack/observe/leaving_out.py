@@ -27,6 +27,7 @@ class LeftOut:
 
     whole: Row
     increases: Mapping[Span, Row] = field(default_factory=dict)
+    """None for what cannot be left out."""
     refused: tuple[str, ...] = ()
     """Which layers no plan can leave out, and why."""
     fallback: str | None = None
@@ -59,10 +60,11 @@ def leave_out(
         memory=memory,
         progress=progress,
     )
-    whole, *without = map(_metrics, run.results)
+    whole, *rest = map(_metrics, run.results)
+    without = dict(zip(plans, rest, strict=True))
     return LeftOut(
         whole,
-        {span: _increases(whole, row) for span, row in zip(plans, without, strict=True)},
+        {span: _increases(whole, without.get(span, {})) for span in spans},
         tuple(f"{_named(*span)} cannot be left out: {why}" for span, why in refused.items()),
         run.fallback,
     )
@@ -90,7 +92,7 @@ def _metrics(result: Mapping[str, Any]) -> Row:
 
 
 def _increases(whole: Row, without: Row) -> Row:
-    pairs = {name: (value, without[name]) for name, value in whole.items()}
+    pairs = {name: (value, without.get(name)) for name, value in whole.items()}
     return {
         f"{name}{INCREASE}": None if before is None or after is None else after - before
         for name, (before, after) in pairs.items()

@@ -89,9 +89,9 @@ def compare(
     """Compare the states and the weights of two models of one family on the same texts.
 
     Layer i is compared with layer i, or, where `b` is `a` re-stacked along a `plan`, each layer
-    with the one that it was made of. Both models read the same token ids, so their vocabularies must be
-    one: `tokenizers`, if given, are asked about every token that occurs; without them the models
-    must have equally many embeddings. `progress` is told how many texts were just run.
+    with the one that it was made of. Both models read the same token ids, so their vocabularies
+    must be one: `tokenizers`, if given, are asked about every token that occurs; without them the
+    models must have equally many embeddings. `progress` is told how many texts were just run.
     """
     one, two = models.pick(a, stack), models.pick(b, stack)
     _same_family(a, b, one, two)
@@ -108,7 +108,7 @@ def compare(
     names += [f"in the second model, {name}" for name in state_names(two)]
     geometry, cka = Geometry(2 * width), Cka((i, width + i) for i in range(width))
     texts = tokens = 0
-    chosen = anchor
+    place: Anchor | None = None
 
     def work(batch: Batch) -> list[Tensor]:
         ours, theirs = (
@@ -121,17 +121,17 @@ def compare(
     for batch in batches:
         if tokenizers is not None:
             _same_tokens(batch, *tokenizers)
-        chosen = chosen or reading_of(a, one, batch).anchor
+        place = place or reading_of(a, one, batch, anchor).anchor
         for piece, states in halves.run(batch, work):
             real = real_tokens(a, one, piece, states[0])
-            for x, is_anchor in pieces(states, real, chosen, names):
+            for x, is_anchor in pieces(states, real, place, names):
                 geometry.add(x, is_anchor)
                 cka.add(x)
             texts += len(real)
             tokens += int(real.sum())
             if progress is not None:
                 progress(rows_of(piece) or 1)
-    if chosen is None:
+    if place is None:
         raise DataError("no batch to compare the models on", hint="Give at least one text.")
     values = cka.values()
 
@@ -145,7 +145,7 @@ def compare(
         _name(b),
         texts,
         tokens,
-        chosen,
+        place,
         None if plan is None else matched,
         row(0, None, None, _embedding_change(a, b)),
         tuple(

@@ -167,7 +167,7 @@ def language_loss(model: PreTrainedModel, stack: Stack, first: Batch) -> Loss:
     if model.config.is_encoder_decoder:
         if "labels" not in first:
             raise DataError(
-                f"{type(model).__name__} writes a text of its own, and the batches have no `labels`",
+                f"{type(model).__name__} writes texts of its own, and the batches have no `labels`",
                 hint="Give batches with the `labels` that its decoder is trained on.",
             )
         return Loss(
