@@ -55,7 +55,7 @@ class Facts:
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> Facts:
         """The inverse of `to_json`."""
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
         for name in _MAPPINGS & values.keys():
             values[name] = tuple(sorted(row[name].items()))
         return cls(**values)

@@ -50,9 +50,9 @@ def key_map(
         elif past_end == "keep":
             order.append(name)
 
-    for name in order:
-        if name is not None:
-            yield Entry(_shifted(name, prefix, plan), name)
+    for outside in order:
+        if outside is not None:
+            yield Entry(_shifted(outside, prefix, plan), outside)
             continue
         for position, slot in enumerate(plan):
             for rest, source in layers.get(slot.source, ()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
@@ -45,7 +45,7 @@ def restack(
     config._attn_implementation = model.config._attn_implementation
     config.name_or_path = model.config.name_or_path
 
-    new = live.build_meta(config, type(model))
+    new = cast(Model, live.build_meta(config, type(model)))
     layers = None if found.facts.shared else new.get_submodule(found.path)
     if layers is not None:
         old_layers = model.get_submodule(found.path)
@@ -65,7 +65,8 @@ def _refuse_wrapped(model: PreTrainedModel) -> None:
             "a quantised model cannot be rebuilt in memory",
             hint="edit its checkpoint instead (`restack edit`): the tensors travel as they are",
         )
-    if getattr(model, "hf_device_map", None) and len(set(model.hf_device_map.values())) > 1:
+    places: dict[str, Any] = getattr(model, "hf_device_map", None) or {}
+    if len(set(places.values())) > 1:
         raise StackError(
             "the model is spread over several devices by hooks",
             hint="edit its checkpoint with `restack edit`, then load that with device_map",
