@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "restack"
 
 # A package may import itself and those before it.
 ORDER = ("plan", "anatomy", "surgery", "data", "observe", "tune", "sweep", "studies", "report")
-ORDER = (*ORDER, "cli")
+ORDER = (*ORDER, "demo", "cli")
 EVERYWHERE = {"errors", "stats", "__version__"}  # what all packages may import of the root
 
 HEAVY = {"torch", "transformers", "numpy", "scipy", "sklearn", "pandas", "pyarrow", "datasets"}

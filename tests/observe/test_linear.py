@@ -230,7 +230,10 @@ def test_the_seed_decides_and_nothing_else() -> None:
 def test_errors_say_what_is_wrong() -> None:
     data = examples("classification")
     with pytest.raises(DataError, match="no solver 'newton'"):
-        fit(data, draws(), [1], Settings("newton"))  # type: ignore[arg-type]
+        Settings("newton")  # type: ignore[arg-type]
+    for name, value in (("epochs", 0), ("batch_size", 0), ("rate", -1.0), ("rate", float("nan"))):
+        with pytest.raises(DataError, match=f"{name} is {value}"):
+            Settings(**{name: value})  # type: ignore[arg-type]
     with pytest.raises(DataError, match="one number"):
         fit(data, [*draws(1), *draws(1, train=99)], [1], QUICK)
     broken = data.features.clone()

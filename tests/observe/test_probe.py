@@ -215,12 +215,10 @@ def test_baselines_know_the_training_labels_alone() -> None:
         ({"trials": 0}, "0 trials"),
         ({"sizes": [301]}, "300 examples; trials of 301"),
         ({"sizes": [2]}, "trials of 2"),
-        ({"held_out": 0.0}, "0% of them held out"),
-        ({"held_out": 0.999}, "100% of them held out"),
+        ({"held_out": 0.0}, "the part 0 is held out"),
+        ({"held_out": 0.999}, "the part 0.999 is held out"),
         ({"metric": "f1"}, "'f1' is no metric of reviews"),
-        ({"settings": Settings("sgd")}, "no solver 'sgd'"),  # type: ignore[arg-type]
         ({"also_random": "head"}, "no control 'head'"),
-        ({"settings": Settings(rate=1e38)}, "no finite loss"),
     ],
 )
 def test_options_that_cannot_be(
@@ -285,8 +283,8 @@ def test_later_layers_of_a_real_model_tell_more(shared: Path) -> None:
     where = shared / "models" / "bge-small-en-12L-384"
     model = AutoModel.from_pretrained(where, dtype=torch.float32)
     task = Task.from_file(shared / "data" / "sst2", columns="sentence", label="label")
-    train = load_split(task, "train", shared / "data" / "sst2", limit=300, seed=0)
-    validation = load_split(task, "validation", shared / "data" / "sst2", limit=200, seed=0)
+    train = load_split(task, "train", shared / "data" / "sst2", limit=250, seed=0)
+    validation = load_split(task, "validation", shared / "data" / "sst2", limit=150, seed=0)
     found = probe(
         model,
         AutoTokenizer.from_pretrained(where),
@@ -294,9 +292,7 @@ def test_later_layers_of_a_real_model_tell_more(shared: Path) -> None:
         validation,
         trials=3,
         settings=Settings(rate=3e-3),
-        also_random=True,
     )
     by_layer = [layer.mean.mean for layer in found.layers]
     assert by_layer[12] > by_layer[0] + 0.08
     assert by_layer[12] > 0.78
-    assert max(layer.mean.mean for layer in found.control_layers) < by_layer[12] - 0.1

@@ -44,7 +44,7 @@ def options(
 
 def main() -> None:
     """Run the command line; errors are one message on standard error, never a traceback."""
-    from restack.cli import surgery  # noqa: F401  (registers its commands)
+    from restack.cli import observe, surgery  # noqa: F401  (they register their commands)
 
     try:
         app()

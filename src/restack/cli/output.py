@@ -96,3 +96,55 @@ def number(count: float) -> str:
             return f"{count:.0f}" if not unit else f"{count:.1f}{unit}"
         count /= 1000
     return f"{count:.1f}T"
+
+
+@contextmanager
+def count_progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A progress bar with throughput and time left on standard error: advance by a count."""
+    with _bar() as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+@contextmanager
+def stage_progress() -> Iterator[Callable[..., None]]:
+    """The same for work in stages: (what, count) advances, (what, done, total) sets."""
+    with _bar() as bar:
+        tasks: dict[str, Any] = {}
+
+        def told(what: str, done: int, total: int | None = None, pace: float = 0.0) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            if total is None:
+                bar.advance(tasks[what], done)
+            else:
+                bar.update(tasks[what], completed=done, total=total)
+
+        yield told
+
+
+def _bar() -> Any:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text("" if speed is None else f"{number(speed)}/s")
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        Rate(),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns, console=console(stderr=True), transient=True)

@@ -70,24 +70,29 @@ def fresh_layers(
 
 
 def examine(
-    model: PreTrainedModel, stack: Stack, batch: Batch, *, noop: bool, check: bool
+    model: PreTrainedModel, stack: Stack, batch: Batch, plans: Sequence[Plan], *, check: bool
 ) -> tuple[Form | None, str | None]:
     """How the layers are called, or why plans cannot be evaluated without rebuilding the model.
 
     With `check` the layers are applied one by one to two rows of the batch, and the outcome is
-    compared with the model's own, then for a small plan with that of a rebuilt model.
+    compared with the model's own, then for small plans with that of rebuilt models.
     """
     rows = rows_of(batch)
     probe = batch if rows is None or rows < 3 else take_rows(batch, [0, rows - 1])
     try:
         form, body = learn(model, stack, probe)
-        return form, _objection(model, stack, probe, form, body, noop) if check else None
+        return form, _objection(model, stack, probe, form, body, plans) if check else None
     except StackError as error:
         return None, error.message
 
 
 def _objection(
-    model: PreTrainedModel, stack: Stack, probe: Batch, form: Form, body: Any, noop: bool
+    model: PreTrainedModel,
+    stack: Stack,
+    probe: Batch,
+    form: Form,
+    body: Any,
+    plans: Sequence[Plan],
 ) -> str | None:
     """What speaks against evaluating plans on this model."""
     recording = record(model, stack, probe, form)
@@ -99,7 +104,7 @@ def _objection(
         return f"the layers of `{stack.path}` cannot be applied one by one ({_brief(error)})"
     if not same:
         return f"applying the layers of `{stack.path}` one by one gives other outputs"
-    found = (_compare(recording, stack, plans, probe) for plans in _samples(stack, noop))
+    found = (_compare(recording, stack, group, probe) for group in _samples(stack, plans))
     return next(filter(None, found), None)
 
 
@@ -107,16 +112,26 @@ def _brief(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
 
 
-def _samples(stack: Stack, noop: bool) -> Iterator[list[Plan]]:
+def _samples(stack: Stack, plans: Sequence[Plan]) -> Iterator[list[Plan]]:
     """Groups of plans; of each group the first that surgery allows is tried on a rebuilt model.
 
-    Few layers, so that little is built: reordered and repeated ones if their kinds allow that.
+    They reorder and repeat layers where their kinds allow that, in few layers or in tied ones, so
+    that little is built. Their depths are others than the model's: RWKV halves what leaves the
+    sixth layer, whichever that is.
     """
-    last, one = stack.depth - 1, min(1, stack.depth - 1)
-    orders = [[last, 0, 0], [0, last, one, one], [0, 0, last, last], range(last), range(last + 1)]
-    yield [Plan.of(stack.depth, order) for order in orders if order]
-    if noop:
-        yield [Plan(stack.depth, tuple(Slot(i, Mark.NOOP) for i in range(stack.depth)))]
+    depth, last = stack.depth, stack.depth - 1
+    one = min(1, last)
+    orders = [[last, 0, 0], [last, 0], [0, last, one], [0, last], [0, 0, last, last], range(last)]
+    yield [Plan.of(depth, order) for order in orders if 0 < len(order) != depth]
+    longest = max(map(len, plans))
+    if longest > depth:
+        tied = [Slot(source, Mark.TIED) for source in (0, one, last)]
+        tails = [tied[0]] * (longest - 1), [tied[1]] * (longest - 1)
+        yield [
+            Plan(depth, (Slot(0), *tail[:-1], end)) for tail in tails for end in (tail[0], tied[2])
+        ]
+    if any(Mark.NOOP in plan.marks for plan in plans):
+        yield [Plan(depth, tuple(Slot(i, Mark.NOOP) for i in range(depth)))]
 
 
 def _compare(recording: Recording, stack: Stack, plans: list[Plan], probe: Batch) -> str | None:

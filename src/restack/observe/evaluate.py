@@ -23,7 +23,7 @@ from restack.observe.recording import Form, Recording, record
 from restack.observe.running import Batch, model_inputs, observing
 from restack.observe.splitting import Pieces, TooLarge, rows_of
 from restack.observe.stack_run import layer_states, tokens_first
-from restack.plan import Mark, Plan, Slot
+from restack.plan import Plan, Slot
 from restack.surgery import restack
 
 Progress = Callable[[int], None]
@@ -77,7 +77,7 @@ def evaluate(
     The results are those of models rebuilt along the plans, exactly so on a CPU in float32. A plan
     that surgery refuses is refused. Families whose layers pass more than the state to each other
     are rebuilt, plan by plan, and `fallback` says why. `check` makes sure that this was recognised:
-    two rows of the first batch are compared with the model itself and with a small rebuilt one.
+    two rows of the first batch are compared with the model itself and with small rebuilt ones.
 
     `readout` is one of `restack.observe.readouts`, or a function of the model's output, the batch
     and the place of the plan that gives sums and counts. `memory` bounds the bytes of the states
@@ -96,8 +96,7 @@ def evaluate(
     steps = trie.build(wanted, lambda slot: checking.key_of(found, slot))
     job = _Job(model, found, wanted, readout, progress or (lambda rows: None))
     with observing(model):
-        noop = any(Mark.NOOP in plan.marks for plan in wanted)
-        form, fallback = checking.examine(model, found, first, noop=noop, check=check)
+        form, fallback = checking.examine(model, found, first, wanted, check=check)
         every = itertools.chain([first], batches)
         if form is None or fallback is not None:
             _rebuild(job, every, seed, init)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from restack.errors import StackError
@@ -48,10 +47,14 @@ class Leaf:
         """What the model returns."""
         return self.run()
 
-    @cached_property
+    @property
     def body(self) -> Any:
         """What the base model returns; the same as `output` where there is no other part."""
-        return body_of(self.model, self.run)
+        return self._body[0]
+
+    @cached_property
+    def _body(self) -> tuple[Any, nn.Module]:
+        return stop_at_body(self.model, self.run)
 
     def hidden(self) -> Tensor:
         """The last state behind the final norm: batch x tokens x hidden."""
@@ -75,40 +78,61 @@ class Leaf:
                 f"{type(self.model).__name__} has no language-model head",
                 hint="load the checkpoint as AutoModelForMaskedLM or AutoModelForCausalLM",
             )
-        base = self.model.base_model
-        if base is self.model:  # T5: the head cannot be told from the rest
-            logits = _logits(self.output)
-            yield slice(0, int(where.sum())), logits[where.to(logits.device)]
-            return
+        body, base = self._body
         states = self.hidden()
         states = states[where.to(states.device)]
         inputs = {k: v for k, v in self.inputs.items() if k not in ("labels", "logits_to_keep")}
         size = max(16, HEAD_BYTES // (4 * table.weight.shape[0]))
         for start in range(0, len(states), size):
             part = slice(start, min(start + size, len(states)))
-            given = _with_state(self.body, states[part][None])
-            with forwards({base: lambda *args, given=given, **kwargs: given}):
+            given = _with_state(body, states[part][None])
+            modules = [base, self.model.get_encoder()] if self._is_bare_decoder else [base]
+            with forwards(dict.fromkeys(modules, lambda *args, given=given, **kwargs: given)):
                 yield part, _logits(self.model(**inputs))[0]
+
+    @property
+    def _is_bare_decoder(self) -> bool:
+        """T5: the model itself runs an encoder before its body, which is the decoder alone."""
+        return self.model.base_model is self.model and self._body[1] is not self.model
 
 
 def body_of(model: PreTrainedModel, run: Callable[[], Any]) -> Any:
     """What the base model returns within `run`, which ends there: no head is computed."""
-    base = model.base_model
-    if base is model:
-        return run()
-    seen: list[Any] = []
+    return stop_at_body(model, run)[0]
 
-    def end(module: torch.nn.Module, args: Any, output: Any) -> None:
-        seen.append(output)
-        raise Enough
 
-    hook = base.register_forward_hook(end)
-    try:
+def stop_at_body(model: PreTrainedModel, run: Callable[[], Any]) -> tuple[Any, nn.Module]:
+    """The output of the part that the head reads, and that part; the whole model if there is none.
+
+    It is the base model or, where its forward is passed by (OPT) or there is no base model of its
+    own (T5), the decoder.
+    """
+    base, inner = model.base_model, _decoder(model)
+    entered: list[nn.Module] = []
+    seen: list[tuple[Any, nn.Module]] = []
+
+    def end(module: nn.Module, args: Any, output: Any) -> None:
+        if module is base or not entered:
+            seen.append((output, module))
+            raise Enough
+
+    with contextlib.ExitStack() as hooks:
+        if base is not model:
+            enter = base.register_forward_pre_hook(lambda module, args: entered.append(module))
+            hooks.callback(enter.remove)
+            hooks.callback(base.register_forward_hook(end).remove)
+        if inner is not None and inner is not base:
+            hooks.callback(inner.register_forward_hook(end).remove)
         with contextlib.suppress(Enough):
-            return run()
-        return seen[0]
-    finally:
-        hook.remove()
+            return run(), model
+    return seen[0]
+
+
+def _decoder(model: PreTrainedModel) -> nn.Module | None:
+    """The decoder, if the head of the model may read it without the base model around it."""
+    has_head = model.get_output_embeddings() is not None
+    decoder = model.get_decoder() if has_head else None
+    return decoder if isinstance(decoder, PreTrainedModel) and decoder is not model else None
 
 
 def _logits(output: Any) -> Tensor:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import get_args
 
 import numpy as np
 import torch
@@ -23,7 +22,6 @@ from restack.observe.linear_base import (
     Fit,
     Kind,
     Settings,
-    Solver,
     blocks,
 )
 from restack.observe.linear_exact import lbfgs, ridge
@@ -46,9 +44,6 @@ def fit(
     problems still learn (by `adam` alone). A loss that becomes no finite number is an error.
     """
     settings = settings or Settings()
-    if settings.solver not in get_args(Solver):
-        known = ", ".join(get_args(Solver))
-        raise DataError(f"there is no solver {settings.solver!r}", hint=f"Known: {known}.")
     if len({(len(draw.train), len(draw.held)) for draw in draws}) != 1:
         raise DataError("the trials that are trained together must have rows of one number")
     place = torch.device(device)

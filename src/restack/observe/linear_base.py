@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from restack.errors import DataError
+
 Kind = Literal["classification", "regression", "multilabel"]
 Solver = Literal["adam", "exact"]
+_LEAST = {"epochs": 1, "batch_size": 1, "rate": 0, "patience": 1, "l2": 0, "iterations": 1}
 CHUNK = 1 << 23  # numbers of features that are in work at a time
 
 
@@ -43,6 +47,15 @@ class Settings:
     coefficients, so that its C there is 2 / l2. The bias is free."""
     iterations: int = 200
     """At most so many, of L-BFGS."""
+
+    def __post_init__(self) -> None:
+        if self.solver not in get_args(Solver):
+            known = ", ".join(get_args(Solver))
+            raise DataError(f"there is no solver {self.solver!r}", hint=f"Known: {known}.")
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value < math.inf:
+                raise DataError(f"{name} is {value}", hint=f"Give a number of {least} or more.")
 
 
 PAPER = Settings(batch_size=8, rate=2e-5)

@@ -26,8 +26,8 @@ def draw_trials(split: Split, trials: int, size: int, held_out: float, seed: int
     held = max(1, round(size * held_out))
     if not 0 < held_out < 1 or not 2 <= size - held < size <= len(split):
         raise DataError(
-            f"{split} has {len(split):,} examples; trials of {size:,}, with {held_out:.0%} of them "
-            "held out, cannot be drawn from it",
+            f"{split} has {len(split):,} examples; trials of {size:,}, of which the part "
+            f"{held_out:g} is held out, cannot be drawn from it",
             hint="At least two examples must be left to train on, and no more than there are.",
         )
     labels = label_array(split.task, split.labels)

@@ -176,11 +176,12 @@ def _match(one: Stack, two: Stack, plan: Plan | str | None) -> Plan:
     """Which layer of the first stack belongs to each of the second."""
     if plan is None:
         if one.depth != two.depth:
+            more = two.depth - one.depth
+            example = f"duplicate:first={more}" if more > 0 else f"drop:top={-more}"
             raise PlanError(
                 f"the stacks have {one.depth} and {two.depth} layers, and nothing says which "
                 "belong together",
-                hint="Give the plan by which the second was made of the first, as "
-                f"`drop:top={max(1, one.depth - two.depth)}`.",
+                hint=f"Give the plan by which the second was made of the first, as `{example}`.",
             )
         return Plan.identity(one.depth)
     plan = Plan.parse(plan, one.depth) if isinstance(plan, str) else plan

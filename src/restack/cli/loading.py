@@ -1,0 +1,165 @@
+"""Models, tokenizers, texts and batches for commands, from what stands on the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from restack.errors import CheckpointError, DataError, RestackError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+    from restack.data import Texts
+    from restack.data.tokens import Tokens
+
+Data = Annotated[
+    str | None,
+    typer.Option(
+        "--data", metavar="SOURCE", help="A file, a directory with splits, or a Hub data set."
+    ),
+]
+Texted = Annotated[list[str] | None, typer.Option("--text", help="A text; may be repeated.")]
+Column = Annotated[
+    str | None, typer.Option(help="The column of the texts; two names with a comma for pairs.")
+]
+SplitName = Annotated[str | None, typer.Option("--split", help="Which split (validation).")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Take the first so many texts.")]
+MaxLength = Annotated[int | None, typer.Option(min=1, help="Cut texts to so many tokens.")]
+BatchTokens = Annotated[int, typer.Option(min=1, help="Tokens in a batch, padding included.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")]
+Dtype = Annotated[str, typer.Option(help="float32, bfloat16, float16, or auto (as stored).")]
+Trust = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
+]
+
+_DTYPES = ("float32", "bfloat16", "float16", "auto")
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """How models are loaded."""
+
+    device: str = "auto"
+    dtype: str = "float32"
+    revision: str | None = None
+    trust_remote_code: bool = False
+
+    def model(self, location: str, kind: str | None = None) -> PreTrainedModel:
+        """The model, in the class that its config names, or as `AutoModel...` of a kind."""
+        import transformers
+
+        transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
+        cls = _class_of(location, self, kind)
+        common = {"revision": self.revision, "trust_remote_code": self.trust_remote_code}
+        model = _loaded(
+            location, lambda: cls.from_pretrained(location, dtype=self._dtype, **common)
+        )
+        return model.to(self.place()).eval()
+
+    def tokenizer(self, location: str) -> Any:
+        """The tokenizer that lies beside the model."""
+        from transformers import AutoTokenizer
+
+        common = {"revision": self.revision, "trust_remote_code": self.trust_remote_code}
+        return _loaded(location, lambda: AutoTokenizer.from_pretrained(location, **common))
+
+    @property
+    def _dtype(self) -> Any:
+        import torch
+
+        if self.dtype not in _DTYPES:
+            raise RestackError(f"--dtype {self.dtype!r}", hint=f"say one of {', '.join(_DTYPES)}")
+        return "auto" if self.dtype == "auto" else getattr(torch, self.dtype)
+
+    def place(self) -> torch.device:
+        """The device; the best one there is for `auto`."""
+        import torch
+
+        if self.device == "auto":
+            has_mps = torch.backends.mps.is_available()
+            return torch.device(
+                "cuda" if torch.cuda.is_available() else "mps" if has_mps else "cpu"
+            )
+        try:
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError) as error:
+            raise RestackError(
+                f"--device {self.device!r} cannot be used: {str(error).splitlines()[0]}",
+                hint="leave it out, or say cpu",
+            ) from error
+        return torch.device(self.device)
+
+
+def _class_of(location: str, loading: Loading, kind: str | None) -> Any:
+    import transformers
+
+    if kind is not None:
+        return getattr(transformers, kind)
+    config = _loaded(
+        location,
+        lambda: transformers.AutoConfig.from_pretrained(
+            location, revision=loading.revision, trust_remote_code=loading.trust_remote_code
+        ),
+    )
+    names = getattr(config, "architectures", None) or []
+    found = (getattr(transformers, name, None) for name in names)
+    return next((cls for cls in found if cls is not None), transformers.AutoModel)
+
+
+def _loaded(location: str, load: Any) -> Any:
+    """What transformers loads; what it raises becomes an error of ours."""
+    from restack.anatomy.checkpoint import open_checkpoint
+
+    try:
+        return load()
+    except RestackError:
+        raise
+    except Exception as error:
+        open_checkpoint(location)  # says better what is wrong with the files, if they are wrong
+        reason = " ".join(str(error).split())
+        raise CheckpointError(f"{location} cannot be loaded: {reason[:300]}") from error
+
+
+def texts(
+    text: list[str] | None,
+    data: str | None,
+    column: str | None = None,
+    split: str | None = None,
+    limit: int | None = None,
+) -> Texts:
+    """The texts of the command line."""
+    from restack.data import load_texts
+
+    if bool(text) == bool(data):
+        raise DataError(
+            "no texts are given" if not text else "--text and --data are both given",
+            hint='say --text "..." (repeatable), or --data with a file, a directory or a data set',
+        )
+    return load_texts(text or str(data), column=column, split=split, limit=limit)
+
+
+def tokenized(model: PreTrainedModel, tokenizer: Any, found: Any, max_length: int | None) -> Tokens:
+    """Texts as token ids that the model has embeddings for."""
+    from restack.data.tokens import length_limit, tokenize
+    from restack.observe.heads import vocabulary
+
+    limit = length_limit(model.config, tokenizer, max_length)
+    return tokenize(tokenizer, found, max_length=limit, vocab_size=vocabulary(model))
+
+
+def in_batches(tokens: Tokens, batch_tokens: int) -> list[Any]:
+    """Batches of similar length; a tokenizer without padding gets token 0 behind the mask."""
+    from restack.data.batches import batches
+
+    pad = 0 if tokens.pad_id is None else None
+    return list(batches(tokens, batch_tokens, pad_id=pad))
+
+
+def file_stem(text: str) -> str:
+    """A short label for a location."""
+    return text.rstrip("/").rpartition("/")[2] or text
