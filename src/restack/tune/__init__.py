@@ -1,0 +1,1 @@
+"""Bring a re-stacked model to a task: training, ensembles, distillation, and what it costs."""
