@@ -1,0 +1,1 @@
+"""The papers and their successors: trials as data, findings, figures and verdicts."""
