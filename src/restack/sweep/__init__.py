@@ -1,0 +1,1 @@
+"""Many trials, run so that nothing is lost or done twice, and a store of what they gave."""
