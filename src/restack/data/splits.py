@@ -83,7 +83,7 @@ def load_split(
         raise DataError(f"a limit of {limit} leaves no example", hint="Give a limit of 1 or more.")
     if seed is not None:
         return subsample(loaded, limit, seed)
-    return _take(loaded, range(limit), f"the first {limit:,} of {len(loaded):,} rows")
+    return take(loaded, range(limit), f"the first {limit:,} of {len(loaded):,} rows")
 
 
 def subsample(split: Split, n: int, seed: int) -> Split:
@@ -91,7 +91,21 @@ def subsample(split: Split, n: int, seed: int) -> Split:
     if not 1 <= n <= len(split):
         raise DataError(f"{split}: cannot draw {n:,} of {len(split):,} examples")
     rows = np.sort(np.argsort(np.random.PCG64(seed).random_raw(len(split)), kind="stable")[:n])
-    return _take(split, rows.tolist(), f"{n:,} of {len(split):,} rows drawn with seed {seed}")
+    return take(split, rows.tolist(), f"{n:,} of {len(split):,} rows drawn with seed {seed}")
+
+
+def parted(split: Split, part: float, seed: int) -> tuple[Split, Split]:
+    """Two splits of one: a random draw of the `part`, held out, and before it all the others."""
+    held = round(len(split) * part)
+    if not 0 < held < len(split):
+        raise DataError(f"{split}: of {len(split):,} examples {part:g} cannot be held out")
+    order = np.argsort(np.random.PCG64(seed).random_raw(len(split)), kind="stable")
+    kept, drawn = (np.sort(rows).tolist() for rows in (order[held:], order[:held]))
+    note = f"of {len(split):,} rows, parted with seed {seed}"
+    return (
+        take(split, kept, f"{len(kept):,} {note}"),
+        take(split, drawn, f"{len(drawn):,} held out {note}"),
+    )
 
 
 def check_classes(split: Split) -> None:
@@ -104,7 +118,8 @@ def check_classes(split: Split) -> None:
         )
 
 
-def _take(split: Split, rows: Sequence[int], note: str) -> Split:
+def take(split: Split, rows: Sequence[int], note: str) -> Split:
+    """The examples at these places; `note` says what part they are."""
     texts = [split.texts[row] for row in rows]
     labels = [split.labels[row] for row in rows]
     return replace(

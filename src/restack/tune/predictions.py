@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from restack.data import metrics, squad
 from restack.data.cache import Arrays, fingerprint
 from restack.data.spans import Answer, Windows, find_answers
 from restack.data.splits import Split
-from restack.data.tasks import Kind
+from restack.data.tasks import Kind, Task
 from restack.data.tokens import Tokens
 from restack.errors import DataError
 
@@ -58,8 +59,7 @@ class Spans:
 class Predictions:
     """A model's outputs for the examples of one split: `logits`, or for spans `spans`."""
 
-    task: str
-    kind: Kind
+    task: Task
     split: str
     fingerprint: str
     """`Split.fingerprint`: which examples these are, whatever file they came from."""
@@ -72,6 +72,14 @@ class Predictions:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def __str__(self) -> str:
+        note = f" ({self.partial})" if self.partial else ""
+        return f"{self.task.name}/{self.split}, {len(self):,} examples{note}"
+
+    @property
+    def kind(self) -> Kind:
+        return self.task.kind
 
     @classmethod
     def of_rows(cls, split: Split, logits: np.ndarray) -> Predictions:
@@ -166,21 +174,22 @@ class Predictions:
 
     def check(self, split: Split) -> None:
         """Refuse a split that these are not the predictions for."""
-        if (self.task, self.kind) != (split.task.name, split.task.kind):
+        ours, theirs = self.task, split.task
+        if (ours.name, ours.kind, ours.labels) != (theirs.name, theirs.kind, theirs.labels):
             raise DataError(
-                f"predictions for the task {self.task} ({self.kind}) were given the data of "
-                f"{split.task.name} ({split.task.kind})"
+                f"predictions for {ours.name} ({ours.kind}) were given the data of "
+                f"{theirs.name} ({theirs.kind})"
             )
         if self.fingerprint != split.fingerprint:
             raise DataError(
-                f"predictions for {self.task}/{self.split} ({len(self):,} examples) were given "
-                f"{len(split):,} other examples",
+                f"predictions for {self} were given {len(split):,} other examples",
                 hint="Give the data that the model was evaluated on.",
             )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one .npz, whole or not at all."""
-        said = {"format": _FORMAT, "ids": list(self.ids)}
+        said: dict[str, Any] = {"format": _FORMAT, "ids": list(self.ids)}
+        said["task"] = {f.name: getattr(self.task, f.name) for f in fields(Task)}
         said |= {name: getattr(self, name) for name in _SAID}
         arrays: Arrays = {} if self.logits is None else {"logits": self.logits}
         if self.spans is not None:
@@ -253,12 +262,11 @@ def log_probabilities(spans: Spans) -> np.ndarray:
     return np.asarray(both - np.repeat(np.log(total), lengths, axis=1))
 
 
-_SAID = ("task", "kind", "split", "fingerprint", "partial")
+_SAID = ("split", "fingerprint", "partial")
 
 
-def _names(split: Split) -> tuple[str, Kind, str, str, tuple[str | int, ...], str | None]:
-    task = split.task
-    return (task.name, task.kind, split.name, split.fingerprint, tuple(split.ids), split.partial)
+def _names(split: Split) -> tuple[Task, str, str, tuple[str | int, ...], str | None]:
+    return (split.task, split.name, split.fingerprint, tuple(split.ids), split.partial)
 
 
 def _contexts(split: Split) -> list[str]:
@@ -282,13 +290,15 @@ def _windows(spans: Spans) -> Windows:
     return Windows(tokens, spans.example, spans.context, spans.chars, spans.null, none, none)
 
 
-def _from(said: dict[str, object], arrays: Arrays) -> Predictions:
+def _from(said: dict[str, Any], arrays: Arrays) -> Predictions:
+    lists = {name: tuple(v) for name, v in said["task"].items() if isinstance(v, list)}
+    task = Task(**said["task"] | lists)
     spans = None
-    if said["kind"] == "span":
-        spans = Spans(**arrays, tokens=str(said["tokens"]))
+    if task.kind == "span":
+        spans = Spans(**arrays, tokens=said["tokens"])
         arrays = {}
     values = {name: said[name] for name in _SAID}
-    return Predictions(**values, ids=tuple(said["ids"]), spans=spans, **arrays)  # type: ignore[arg-type]
+    return Predictions(task, **values, ids=tuple(said["ids"]), spans=spans, **arrays)  # type: ignore[arg-type]
 
 
 def _check_sizes(made: Predictions, path: Path) -> None:
