@@ -103,7 +103,8 @@ def collate(
     import torch
 
     rows = np.asarray(rows)
-    starts, lengths = tokens.offsets[rows], tokens.lengths[rows]
+    starts = tokens.offsets[rows]
+    lengths = tokens.offsets[rows + 1] - starts
     if not lengths.all():
         raise DataError(
             f"text {int(rows[lengths == 0][0])} has no tokens and cannot be run",

@@ -63,13 +63,17 @@ class Examples:
         return len(self.tokens)
 
     def epoch(self, recipe: Recipe, epoch: int) -> list[np.ndarray]:
-        """The rows of each batch of one epoch of training."""
+        """The rows of each update of one epoch of training, longest first within an update.
+
+        They depend on how much one update takes in, and not on how that is cut into batches.
+        """
+        size, places = recipe.batch_size, recipe.batch_tokens
         return rows_for_epoch(
             self.tokens.lengths,
             seed=recipe.seed,
             epoch=epoch,
-            batch_size=recipe.batch_size,
-            batch_tokens=recipe.batch_tokens,
+            batch_size=None if size is None else size * recipe.accumulate,
+            batch_tokens=None if places is None else places * recipe.accumulate,
             window=recipe.window,
             multiple=self.multiple,
             limit=self.tokens.max_length,

@@ -19,7 +19,7 @@ from torch import nn
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from restack.anatomy.anatomy import Stack
-from restack.anatomy.live import find_stacks, quiet
+from restack.anatomy.live import find_stacks
 from restack.anatomy.models import pick
 from restack.data.tasks import Kind, Task
 from restack.errors import CheckpointError, DataError, StackError
@@ -27,6 +27,7 @@ from restack.plan import Plan
 from restack.surgery import restack
 from restack.tune.mean_pool import MeanPool, has_mean_pool, load_mean_pool
 from restack.tune.recipe import Head
+from restack.tune.silence import silence
 
 CLASSES: dict[Kind, str] = {
     "classification": "AutoModelForSequenceClassification",
@@ -200,7 +201,7 @@ def _load(
         source, options = None, options | {"state_dict": state}
         auto = auto._model_mapping[type(config)]
         auto = auto[0] if isinstance(auto, tuple) else auto
-    with torch.random.fork_rng(devices=[]), quiet():
+    with torch.random.fork_rng(devices=[]), silence():
         torch.default_generator.manual_seed(seed)
         try:
             model, said = auto.from_pretrained(source, output_loading_info=True, **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from types import FrameType
 
 
 class Stopped(Exception):
-    """Leaves work that need not be finished."""
+    """A run ended before its time because that was asked for; it has saved where it stood."""
 
 
 class Wish:
@@ -22,8 +23,10 @@ class Wish:
     def __bool__(self) -> bool:
         return self.signal is not None
 
-    def obey(self) -> None:
-        """End the program as the signal would have."""
+    def obey(self, said: str = "") -> None:
+        """End the program as the signal would have; `said` goes to standard error before."""
+        if said:
+            print(said, file=sys.stderr, flush=True)
         if self.signal == signal.SIGINT:
             raise KeyboardInterrupt
         if self.signal is not None:

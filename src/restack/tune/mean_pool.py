@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from restack.anatomy.live import quiet
 from restack.errors import CheckpointError
+from restack.tune.silence import silence
 
 FILE = "mean_pool_head.safetensors"
 
@@ -76,6 +76,6 @@ def load_mean_pool(directory: Path) -> MeanPool:
     outputs, hidden = tensors["weight"].shape
     head = nn.Linear(hidden, outputs)
     head.load_state_dict(tensors)
-    with quiet():
+    with silence():
         body = AutoModel.from_pretrained(directory, dtype=torch.float32)
     return MeanPool(body, head)

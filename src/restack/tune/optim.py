@@ -65,14 +65,14 @@ def freeze(model: nn.Module, layers: Layers | None, recipe: Recipe) -> None:
             if layers.slot(name) in recipe.freeze:
                 parameter.requires_grad_(False)
     if recipe.freeze_embeddings:
-        for parameter in _embeddings(model):
+        for parameter in embeddings(model):
             parameter.requires_grad_(False)
 
 
-def _embeddings(model: nn.Module) -> list[nn.Parameter]:
+def embeddings(model: nn.Module) -> list[nn.Parameter]:
     """All parameters of the module that holds the token embeddings (positions and norms too)."""
     body: Any = getattr(model, "body", model)
-    tokens = body.get_input_embeddings()
+    tokens = body.get_inputembeddings()
     for name, module in body.named_modules():
         if name.rpartition(".")[2] == "embeddings" and any(m is tokens for m in module.modules()):
             return list(module.parameters())
@@ -94,7 +94,7 @@ def parameter_groups(
             f"fresh_factor is {recipe.fresh_factor}, and the plan makes no slot fresh",
             hint="Mark slots @fresh, or leave the factor at 1.",
         )
-    lowest = {id(p) for p in _embeddings(model)} if recipe.layer_decay != 1 else set()
+    lowest = {id(p) for p in embeddings(model)} if recipe.layer_decay != 1 else set()
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():  # gives tied parameters once
         if not parameter.requires_grad:

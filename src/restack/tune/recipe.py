@@ -33,10 +33,11 @@ class Recipe:
     steps: int | None = None
     """At most so many updates of the weights, instead of epochs."""
     batch_size: int | None = 32
+    """Examples of a batch, over all processes together."""
     batch_tokens: int | None = None
     """Batches by tokens with padding, instead of by examples."""
     accumulate: int = 1
-    """Batches whose gradients are summed up for one update."""
+    """Batches of one update, one after the other: as one batch so many times as large."""
     window: int = 4096
     """Examples within which batches are sorted by length; 1 for entirely random batches."""
     multiple: int | None = None

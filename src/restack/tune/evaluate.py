@@ -1,0 +1,90 @@
+"""A model's answers to a split and its scores, in one pass without training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from restack.data.metrics import perplexity
+from restack.tune.engine import Engine
+from restack.tune.examples import Batch, Examples
+from restack.tune.losses import head_loss, span_logits
+from restack.tune.predictions import Predictions
+
+_PLACES = {"cpu": 2048}  # tokens of a batch: on a CPU what fits its caches is fastest
+_PLACES_ELSEWHERE = 16384
+
+Heard = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What came out for one split."""
+
+    metrics: dict[str, float]
+    """Those of the task, in its order, and the mean loss."""
+    predictions: Predictions | None
+    """None for language modelling, which has a loss alone."""
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module, examples: Examples, engine: Engine, *, heard: Heard | None = None
+) -> Evaluation:
+    """Run a model over a split once; all processes get the whole of it.
+
+    `heard` is told how many rows are done each time.
+    """
+    kind = examples.split.task.kind
+    was = model.training
+    model.eval()
+    total, count = 0.0, 0
+    outputs: list[tuple[np.ndarray, Any]] = []
+    try:
+        for rows in examples.in_order(_PLACES.get(engine.device.type, _PLACES_ELSEWHERE))[
+            engine.rank :: engine.world
+        ]:
+            batch = examples.batch(rows).to(engine.device)
+            with engine.autocast():
+                out = model(**batch.inputs)
+                loss = head_loss(kind, out, batch)
+            total += float(loss)
+            count += batch.count
+            if kind not in ("lm", "mlm"):
+                outputs.append((rows, _kept(kind, out, batch)))
+            if heard is not None:
+                heard(len(rows))
+    finally:
+        model.train(was)
+    total, count = engine.total(total), int(engine.total(count))
+    if kind in ("lm", "mlm"):
+        return Evaluation({"perplexity": perplexity(total, count), "loss": total / count}, None)
+    found = _predictions(examples, engine.joined(outputs))
+    return Evaluation(found.scores(examples.split) | {"loss": total / count}, found)
+
+
+def _kept(kind: str, out: Any, batch: Batch) -> Any:
+    """What is kept of the outputs of a batch, in its order."""
+    if kind != "span":
+        return out.logits.float().cpu().numpy()
+    starts, ends = (scores.cpu().numpy() for scores in span_logits(out, batch))
+    real = batch.inputs["attention_mask"].cpu().numpy() != 0
+    return [(s[r], e[r]) for s, e, r in zip(starts, ends, real, strict=True)]
+
+
+def _predictions(examples: Examples, outputs: list[tuple[np.ndarray, Any]]) -> Predictions:
+    """The outputs of all batches in the order of the split."""
+    if examples.windows is None:
+        rows = np.concatenate([rows for rows, _ in outputs])
+        logits = np.concatenate([values for _, values in outputs])
+        return Predictions.of_rows(examples.split, logits[np.argsort(rows, kind="stable")])
+    by_row = {
+        int(row): pair for rows, pairs in outputs for row, pair in zip(rows, pairs, strict=True)
+    }
+    starts, ends = zip(*(by_row[row] for row in range(len(examples))), strict=True)
+    return Predictions.of_windows(examples.split, examples.windows, starts, ends)
