@@ -13,6 +13,9 @@ from typing import Any
 
 from restack.errors import RestackError
 from restack.sweep.trial import Trial
+from restack.tune.interrupts import Stopped
+
+__all__ = ["KINDS", "Context", "Input", "Kind", "Metrics", "Result", "Stopped", "find_kind"]
 
 Metrics = Mapping[str, Mapping[str, float]]
 """By split, then by name."""
@@ -71,10 +74,6 @@ class Result:
 
 
 Kind = Callable[[Context], Result]
-
-
-class Stopped(Exception):
-    """Raised by a kind that left because it was asked to; the trial goes on another time."""
 
 
 KINDS: dict[str, str] = {}
