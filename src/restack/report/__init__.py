@@ -1,0 +1,1 @@
+"""Findings as charts, tables and one self-contained page."""
