@@ -280,8 +280,6 @@ def test_links_of_the_hubs_cache_are_fine(tmp_path: Path, blobs: str) -> None:
 @pytest.mark.parametrize(
     ("files", "problem"),
     [
-        (["pytorch_model.bin"], "pickled weights only"),
-        (["pytorch_model.bin.index.json"], "pickled weights only"),
         (["model.fp16.safetensors", "tf_model.h5"], "only model.fp16.safetensors, tf_model.h5"),
         ([], "neither model.safetensors nor"),
     ],

@@ -272,7 +272,8 @@ def test_the_work_of_living_runs_is_left_alone(tmp_path: Path) -> None:
 
 
 WAIT = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
 from pathlib import Path
 from restack.surgery.publish import publish
 with publish(Path(sys.argv[1])) as work:

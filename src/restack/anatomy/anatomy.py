@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -75,6 +75,7 @@ class Anatomy:
     config: Config
     stacks: tuple[Stack, ...]
     tensors: Mapping[str, Shape]
+    tied: Mapping[str, str] = field(default_factory=dict)  # tensors that share storage with others
 
     @property
     def model_type(self) -> str:
@@ -108,7 +109,7 @@ def dissect(location: str, config: Config, tensors: Mapping[str, Shape]) -> Anat
         for facts in atlas.for_config(config)
         if (stack := locate(facts, config, tensors, location)) is not None
     ]
-    return Anatomy(location, config, tuple(stacks), tensors)
+    return Anatomy(location, config, tuple(stacks), tensors, atlas.tied(config))
 
 
 def locate(

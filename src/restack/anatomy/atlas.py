@@ -46,6 +46,17 @@ def known(model_type: str) -> tuple[Facts, ...]:
     return tuple(facts for facts in stacks if facts.counts)
 
 
+def tied(config: Mapping[str, Any]) -> dict[str, str]:
+    """The tensors that the model of this config shares: each name with that of its twin."""
+    entry = _atlas()["types"].get(str(config.get("model_type")), {})
+    flag = config.get("tie_word_embeddings")
+    if not (entry.get("ties", False) if flag is None else flag):
+        return {}
+    classes = config.get("architectures")
+    names = classes if isinstance(classes, list) else []
+    return next((entry["tied"][n] for n in names if n in entry.get("tied", {})), {})
+
+
 def for_config(config: Mapping[str, Any]) -> tuple[Facts, ...]:
     """The stacks that a config describes, by its own type and by the types of its sections.
 

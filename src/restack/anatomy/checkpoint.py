@@ -1,13 +1,15 @@
 """A checkpoint as data: its config and where the bytes of every tensor lie.
 
 `open_checkpoint` reads headers only, on disk or on the Hub, and accepts nothing that is damaged or
-ambiguous. It needs neither torch nor transformers.
+ambiguous. It needs neither torch nor transformers, but for `pytorch_model.bin`.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ CONFIG = "config.json"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+CARD = "README.md"
 MODULES = "modules.json"  # of sentence-transformers: folders that belong to the model
 
 _HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -149,12 +152,18 @@ def _check_hub_id(where: str) -> None:
 def _assemble(source: Source, directory: Path | None, commit: str | None) -> Checkpoint:
     config = _config(source)
     weights = _weights(source, config)
+    if weights in PICKLED and directory is None:
+        raise CheckpointError(
+            f"{source.location} has pickled weights only ({weights}), whose headers cannot be "
+            "read from afar",
+            hint=f"Download it first: hf download {source.location}",
+        )
     shards, expected = _shards(source, weights)
     tensors: dict[str, Tensor] = {}
     metadata: dict[str, str] = {}
     sizes: dict[str, int] = {}
-    for shard, (header, size) in zip(shards, source.headers(shards), strict=True):
-        found, notes = parse_header(header, shard=shard, file_size=size, where=source.label(shard))
+    spools: dict[str, Path] = {}
+    for shard, size, found, notes in _contents(source, weights, shards, directory, spools):
         _check_twice(found, tensors, source)
         tensors.update((tensor.name, tensor) for tensor in found)
         metadata = notes | metadata
@@ -165,7 +174,45 @@ def _assemble(source: Source, directory: Path | None, commit: str | None) -> Che
     if directory is not None:
         for name in others:
             files.contained(directory, directory / name)
-    return Checkpoint(source.location, directory, config, tensors, metadata, others, sizes, commit)
+    made = Checkpoint(source.location, directory, config, tensors, metadata, others, sizes, commit)
+    for shard, spool in spools.items():
+        made._places[shard] = spool
+        weakref.finalize(made, _remove, spool)
+    return made
+
+
+_Content = tuple[str, int, list[Tensor], dict[str, str]]  # shard, its size, tensors, metadata
+
+
+def _contents(
+    source: Source,
+    weights: str,
+    shards: list[str],
+    directory: Path | None,
+    spools: dict[str, Path],
+) -> Iterator[_Content]:
+    """What each weight file holds; `spools` gets the temporary files that stand for some."""
+    if weights not in PICKLED or directory is None:
+        for shard, (header, size) in zip(shards, source.headers(shards), strict=True):
+            where = source.label(shard)
+            yield (shard, size, *parse_header(header, shard=shard, file_size=size, where=where))
+        return
+    from restack.anatomy.pickled import read_pickled
+
+    try:
+        for shard in shards:
+            found = read_pickled(files.locate(directory, shard, named_in=source.location), shard)
+            if found.spooled:
+                spools[shard] = found.path
+            yield shard, found.size, found.tensors, {}
+    except BaseException:  # also where the reader of this stops before the end
+        for spool in spools.values():
+            _remove(spool)
+        raise
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
 
 
 def _config(source: Source) -> dict[str, Any]:
@@ -190,15 +237,10 @@ def _weights(source: Source, config: dict[str, Any]) -> str:
                 "expected the name of a safetensors file or index"
             )
         return named
-    for name in (SINGLE, INDEX):
+    for name in (SINGLE, INDEX, *PICKLED):
         if source.has(name):
             return name
     names = source.names("", False)
-    if any(name in names for name in PICKLED):
-        raise CheckpointError(
-            f"{source.location} has pickled weights only (pytorch_model.bin), not {SINGLE}",
-            hint="Convert it once: load it with its transformers class and call save_pretrained.",
-        )
     others = [name for name in names if name.endswith(_LEFT_BEHIND)]
     raise CheckpointError(
         f"{source.location} has neither {SINGLE} nor {INDEX}"

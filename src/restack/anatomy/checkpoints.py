@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from restack.anatomy import guess
 from restack.anatomy.anatomy import Anatomy, Shape, dissect, locate
 from restack.anatomy.checkpoint import Checkpoint
 from restack.anatomy.config import Config, get, missing_lists, put
@@ -9,18 +12,24 @@ from restack.anatomy.facts import Facts
 from restack.errors import RestackError, StackError
 
 
-def anatomy(checkpoint: Checkpoint) -> Anatomy:
-    """The stacks of a checkpoint. torch is imported only where the atlas does not suffice."""
+def anatomy(checkpoint: Checkpoint, which: str | None = None) -> Anatomy:
+    """The stacks of a checkpoint. torch is imported only where the atlas does not suffice.
+
+    Of a model type that nothing is known of, `which` may name a stack by its path.
+    """
     tensors = {t.name: Shape(t.dtype, t.shape, t.nbytes) for t in checkpoint.tensors.values()}
     config = checkpoint.config
     found = dissect(checkpoint.location, config, tensors)
     if not found.stacks:
         stacks = (locate(facts, config, tensors, checkpoint.location) for facts in _learned(config))
-        found = Anatomy(checkpoint.location, config, tuple(s for s in stacks if s), tensors)
+        found = replace(found, stacks=tuple(s for s in stacks if s))
+    if not found.stacks and which:
+        stack = guess.stack_at(which, config, tensors, checkpoint.location)
+        found = replace(found, stacks=(stack,))
     missing = {name for stack in found.stacks for name in missing_lists(config, stack.facts)}
     if missing:
         config = _completed(config, missing)
-        found = Anatomy(found.location, config, found.stacks, tensors)
+        found = replace(found, config=config)
     return found
 
 

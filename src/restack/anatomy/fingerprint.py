@@ -5,15 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from restack.anatomy.checkpoint import Checkpoint
 from restack.anatomy.files import open_regular, unreadable
+from restack.anatomy.safetensors_header import Tensor
 from restack.errors import CheckpointError
 
 _BUFFER = 1 << 20
 _BLOCK = 4096
+_SAMPLED = 512  # tensors
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 def fingerprint(checkpoint: Checkpoint) -> str:
@@ -45,6 +49,36 @@ def sampled_digest(checkpoint: Checkpoint, *, blocks: int = 64) -> str:
             for piece in _pieces(checkpoint.path(name), start, min(start + _BLOCK, size)):
                 digest.update(piece)
     return digest.hexdigest()
+
+
+def value_digest(tensors: Iterable[Tensor], path_of: Callable[[str], Path]) -> str:
+    """A digest of the first and last bytes of up to 512 tensors, spread evenly over their names.
+
+    Says of values what `sampled_digest` says of files: the same however tensors lie in files.
+    """
+    in_order = sorted(tensors, key=lambda tensor: tensor.name)
+    digest = hashlib.blake2b(digest_size=32)
+    for place in sorted({len(in_order) * i // _SAMPLED for i in range(_SAMPLED)}):
+        if place >= len(in_order):
+            break
+        tensor = in_order[place]
+        digest.update(json.dumps([tensor.name, tensor.nbytes]).encode())
+        for start in sorted({tensor.start, max(tensor.start, tensor.end - _BLOCK)}):
+            for piece in _pieces(path_of(tensor.shard), start, min(start + _BLOCK, tensor.end)):
+                digest.update(piece)
+    return digest.hexdigest()
+
+
+def file_hashes(checkpoint: Checkpoint) -> dict[str, str]:
+    """The SHA-256 of each weight file as far as the Hub's cache knows it: it names blobs so."""
+    if checkpoint.commit is None or checkpoint.directory is None:
+        return {}
+    blobs = {name: Path(os.path.realpath(checkpoint.path(name))) for name in checkpoint.sizes}
+    return {
+        name: blob.name
+        for name, blob in blobs.items()
+        if "blobs" in blob.parts and _SHA256.fullmatch(blob.name)
+    }
 
 
 def tensor_digest(path: Path, start: int, end: int) -> str:

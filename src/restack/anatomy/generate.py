@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -51,15 +51,13 @@ def entry(model_type: str) -> dict[str, Any]:
     """One entry of the atlas: the stacks of a model type, or why none is known."""
     import torch
     import transformers
-    from transformers.models.auto import modeling_auto
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     from restack.anatomy.learn import learn
     from restack.anatomy.live import quiet
 
     torch.set_num_threads(1)
-    names = {getattr(modeling_auto, mapping, {}).get(model_type) for mapping in _HEADS}
-    flat = {n for name in names if name for n in (name if isinstance(name, tuple) else (name,))}
+    flat = head_classes(model_type)
     try:
         with quiet():
             heads = tuple(getattr(transformers, name) for name in sorted(flat))
@@ -70,7 +68,34 @@ def entry(model_type: str) -> dict[str, Any]:
         return {"unknown": f"{type(error).__name__}: {reason[:100]}"}
     if not stacks:
         return {"unknown": "no list of transformer layers"}
-    return {"stacks": [facts.to_json() for facts in stacks.values()]}
+    return {"stacks": [facts.to_json() for facts in stacks.values()]} | tied(model_type, flat)
+
+
+def head_classes(model_type: str) -> set[str]:
+    """The classes that put a head on this model type, by name."""
+    from transformers.models.auto import modeling_auto
+
+    names = {getattr(modeling_auto, mapping, {}).get(model_type) for mapping in _HEADS}
+    return {n for name in names if name for n in (name if isinstance(name, tuple) else (name,))}
+
+
+def tied(model_type: str, heads: Iterable[str]) -> dict[str, Any]:
+    """What the classes of a model type tie where the config asks for it, and whether it does."""
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+    bases = MODEL_MAPPING_NAMES[model_type]
+    names = {*heads, *((bases,) if isinstance(bases, str) else bases)}
+    found = {}
+    for name in sorted(names):
+        pairs = getattr(getattr(transformers, name, None), "_tied_weights_keys", None)
+        if isinstance(pairs, dict) and pairs:
+            found[name] = pairs
+    if not found:
+        return {}
+    config = CONFIG_MAPPING[model_type](**MENDED.get(model_type, {}))
+    return {"tied": found, "ties": bool(getattr(config, "tie_word_embeddings", False))}
 
 
 def generate(types: Sequence[str], workers: int | None = None) -> Iterator[tuple[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -35,6 +36,19 @@ EXTRA = {
     "timesfm": ("layers",),
     "xlnet": ("layer",),
 }
+
+
+_named: contextvars.ContextVar[str | None] = contextvars.ContextVar("named", default=None)
+
+
+@contextlib.contextmanager
+def also(path: str) -> Iterator[None]:
+    """Meanwhile, the list of modules at this path counts as a stack, because the user says so."""
+    token = _named.set(path)
+    try:
+        yield
+    finally:
+        _named.reset(token)
 
 
 def _is_layers(modules: nn.ModuleList, owner: PreTrainedModel) -> bool:
@@ -70,7 +84,7 @@ def find_stacks(model: PreTrainedModel) -> dict[str, nn.ModuleList]:
         home = owner_of(path, owners)
         inner = path[len(home) :].lstrip(".")
         listed = EXTRA.get(getattr(owners[home].config, "model_type", ""), ())
-        if inner in listed or _is_layers(module, owners[home]):
+        if path == _named.get() or inner in listed or _is_layers(module, owners[home]):
             found[path] = module
     return found
 

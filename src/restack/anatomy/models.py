@@ -39,14 +39,17 @@ def anatomy(model: PreTrainedModel) -> Anatomy:
         facts = _facts(known, live.base_path(model, path)) or _learned(model, path)
         if facts is not None:
             stacks.append(_stack(facts, path, layers, config))
-    return Anatomy(
-        model.config.name_or_path or type(model).__name__, config, tuple(stacks), tensors
-    )
+    location = model.config.name_or_path or type(model).__name__
+    tied = dict(getattr(model, "all_tied_weights_keys", {}))
+    return Anatomy(location, config, tuple(stacks), tensors, tied)
 
 
 def pick(model: PreTrainedModel, which: str | None = None) -> Stack:
     """The stack that `which` names, or the only one."""
     found = anatomy(model)
+    if which and not any(which in stack.path for stack in found.stacks):
+        with live.also(which):  # what no rule finds is a stack where the user says so
+            found = anatomy(model)
     if not found.stacks:
         lists = [n for n, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m) > 1]
         raise no_stack(found.location, found.config, (f"{n}.{i}.x" for n in lists for i in (0, 1)))

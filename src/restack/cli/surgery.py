@@ -67,17 +67,22 @@ def plan_json(plan: Any) -> dict[str, Any]:
 @app.command()
 def show(
     model: Annotated[str, typer.Argument(help="A directory, or the id of a model on the Hub.")],
+    stack: StackOption = None,
     revision: Revision = None,
     json: Json = False,
 ) -> None:
     """Show where the layers of a model live. Reads headers only, also on the Hub."""
+    from dataclasses import replace
+
     from restack.anatomy.anatomy import no_stack, summary
     from restack.anatomy.checkpoint import open_checkpoint
     from restack.anatomy.checkpoints import anatomy
 
-    found = anatomy(open_checkpoint(model, revision=revision))
+    found = anatomy(open_checkpoint(model, revision=revision), stack)
     if not found.stacks:
         raise no_stack(found.location, found.config, found.tensors)
+    if stack:
+        found = replace(found, stacks=(found.pick(stack),))
     if json:
         output.as_json(
             {
@@ -86,7 +91,7 @@ def show(
                 "architectures": found.config.get("architectures"),
                 "parameters": sum(t.size for t in found.tensors.values()),
                 "bytes": sum(t.nbytes for t in found.tensors.values()),
-                "tied": bool(found.config.get("tie_word_embeddings", False)),
+                "tied": dict(found.tied),
                 "stacks": [summary(stack, found.config) for stack in found.stacks],
             }
         )
@@ -107,6 +112,8 @@ def _draw_anatomy(found: Anatomy) -> None:
             f"  {classes} · {output.number(total)} parameters · {output.size(stored)}",
         )
     )
+    if found.tied:
+        output.show(Text("tied  " + ", ".join(f"{a} = {b}" for a, b in found.tied.items())))
     for stack in found.stacks:
         layers = len(stack.layers)
         inside = sum(stack.parameters(i) for i in range(layers))
@@ -192,6 +199,10 @@ def edit(
     shard_size: Annotated[
         str | None, typer.Option(help="Split the weights into files of this size, such as 5GB.")
     ] = None,
+    hash: Annotated[
+        bool,
+        typer.Option("--hash", help="Record a digest of every tensor, for verify to compare."),
+    ] = False,
     revision: Revision = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an older output.")] = False,
     dry_run: Annotated[
@@ -202,6 +213,7 @@ def edit(
     """Write a checkpoint with another stack. Tensors are copied as they are, byte for byte."""
     from restack.surgery.disk import Options
     from restack.surgery.disk import edit as run
+    from restack.surgery.shards import parse_size
 
     if past_end not in (None, "keep", "drop"):
         raise RestackError(f"--past-end {past_end!r}", hint="say keep or drop")
@@ -211,7 +223,8 @@ def edit(
         init=init,
         past_end=past_end,
         dtype=dtype,
-        shard_size=parse_size(shard_size),
+        shard_size=None if shard_size is None else parse_size(shard_size),
+        hash=hash,
         force=force,
         revision=revision,
     )
@@ -228,19 +241,6 @@ def edit(
         return
     done = "would be written to" if dry_run else "written to"
     print(f"{output.number(made.parameters)} parameters, {output.size(made.nbytes)}, {done} {out}")
-
-
-def parse_size(text: str | None) -> int | None:
-    """Bytes from 5GB, 500MB, 1GiB or a plain number."""
-    import re
-
-    if text is None:
-        return None
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?\s*", text, re.IGNORECASE)
-    if not match or float(match.group(1)) <= 0:
-        raise RestackError(f"--shard-size {text!r} is not a size", hint="write 5GB, 500MB or 1GiB")
-    power = " kmgt".index(match.group(2).lower() or " ")
-    return int(float(match.group(1)) * (1024 if match.group(3) else 1000) ** power)
 
 
 @app.command()

@@ -62,7 +62,15 @@ def check_places(stack: Stack, plan: Plan, config: Config) -> None:
         from restack.anatomy import live
         from restack.anatomy.learn import misfits
 
-        full = live.config_from(config)
+        try:
+            full = live.config_from(config)
+        except Exception as error:  # a type that transformers does not know, or a config it refuses
+            raise StackError(
+                f"the layers of `{stack.path}` are of {len(set(stack.kinds))} kinds, and the class "
+                f"of model type {config.get('model_type')!r} that would say where each can stand "
+                f"cannot be built: {' '.join(str(error).split())[:160]}",
+                hint="load the model and call restack(model, plan)",
+            ) from error
         wrong = misfits(facts, full, live.build_meta(full), live.build_meta, plan)
         if wrong:
             raise misfit(stack, plan, wrong)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,17 +16,15 @@ from restack.anatomy.anatomy import Stack
 from restack.anatomy.checkpoints import anatomy
 from restack.anatomy.config import Config, get, rewrite_config, section_path
 from restack.anatomy.facts import canonical
-from restack.anatomy.fingerprint import fingerprint, sampled_digest
 from restack.errors import StackError
 from restack.plan import Mark, Plan, Slot
-from restack.surgery import casting, fresh
+from restack.surgery import card, casting, fresh, record
 from restack.surgery.checks import check, check_places
 from restack.surgery.keymap import Entry, key_map
 from restack.surgery.publish import check_output, publish
 from restack.surgery.quantised import rename_modules
 from restack.surgery.write import Made, Range, Target, Zeros, write_weights
 
-RECORD = "restack.json"  # what was done, from what: written beside the weights
 _BLOCK = 1 << 22
 
 
@@ -77,6 +74,7 @@ class Options:
     past_end: str | None = None  # 'keep' or 'drop' layers numbered beyond the depth
     dtype: str | None = None
     shard_size: int | None = None
+    hash: bool = False  # record a digest of every tensor, before and after
     force: bool = False
     revision: str | None = None
 
@@ -84,7 +82,7 @@ class Options:
 def prepare(checkpoint: files.Checkpoint, plan: Plan | str, options: Options | None = None) -> Edit:
     """Everything about an edit but the writing; raises what is wrong with it."""
     options = options or Options()
-    found = anatomy(checkpoint)
+    found = anatomy(checkpoint, options.stack)
     stack = found.pick(options.stack)
     plan = Plan.parse(plan, stack.depth) if isinstance(plan, str) else plan
     check(stack, plan)
@@ -97,17 +95,12 @@ def prepare(checkpoint: files.Checkpoint, plan: Plan | str, options: Options | N
     if options.dtype:
         config = casting.config_as(config, options.dtype)
     targets = tuple(_targets(checkpoint, found.config, stack, plan, options))
-    record = _record(checkpoint, stack, plan, options)
-    record["output"] = {
-        "config": digest_of(config),
-        "tensors": digest_of(sorted([t.name, t.dtype, list(t.shape)] for t in targets)),
-    }
-    return Edit(checkpoint, stack.path, plan, config, targets, record)
-
-
-def digest_of(value: Any) -> str:
-    """A short name for plain data, by which `verify` knows it again."""
-    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()
+    told = record.of_source(checkpoint, stack, plan)
+    told |= {"past_end": options.past_end, "dtype": options.dtype}
+    if plan.has_fresh:
+        told |= {"seed": options.seed, "init": options.init}
+    told["output"] = record.of_layout(config, ((t.name, t.dtype, t.shape) for t in targets))
+    return Edit(checkpoint, stack.path, plan, config, targets, told)
 
 
 def edit(
@@ -144,14 +137,19 @@ def _write(
 ) -> None:
     checkpoint = made.checkpoint
     notes = {key: value for key, value in checkpoint.metadata.items() if key != "format"}
-    write_weights(
+    written = write_weights(
         work, made.targets, shard_size=options.shard_size, metadata=notes, progress=progress
     )
     for name in checkpoint.other_files:
-        if name != RECORD:
+        if name not in (record.RECORD, files.CARD):
             (work / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(checkpoint.path(name), work / name)
-    _write_json(work / RECORD, made.record)
+    made.record["output"] |= record.of_values(work, written)
+    if options.hash:
+        made.record["tensor_hashes"] = record.hashes(checkpoint.tensors, checkpoint.path)
+        made.record["output"]["tensor_hashes"] = record.hashes(written, lambda name: work / name)
+    (work / files.CARD).write_bytes(card.of(checkpoint, made.plan, made.record).encode())
+    _write_json(work / record.RECORD, made.record)
     _write_json(work / files.CONFIG, made.config)
 
 
@@ -280,38 +278,3 @@ def _gathered(path: Path, tensor: files.Tensor, axis: int, plan: Plan) -> Made:
                 )
 
     return Made(chunks)
-
-
-def _record(
-    checkpoint: files.Checkpoint, stack: Stack, plan: Plan, options: Options
-) -> dict[str, Any]:
-    from restack import __version__
-
-    record: dict[str, Any] = {
-        "restack": __version__,
-        "source": checkpoint.location,
-        "commit": checkpoint.commit,
-        "fingerprint": fingerprint(checkpoint),
-        "stack": stack.path,
-        "plan": str(plan),
-        "source_depth": plan.depth,
-        "depth": len(plan),
-        "past_end": options.past_end,
-        "dtype": options.dtype,
-    }
-    if checkpoint.directory is not None:
-        record["sampled_digest"] = sampled_digest(checkpoint)
-        if RECORD in checkpoint.other_files:
-            record["source_record"] = json.loads(checkpoint.path(RECORD).read_text())
-    if plan.has_fresh:
-        record |= {"seed": options.seed, "init": options.init}
-    return record
-
-
-def read_record(checkpoint: files.Checkpoint) -> Mapping[str, Any] | None:
-    """What `edit` wrote about how the checkpoint came to be."""
-    if RECORD not in checkpoint.other_files:
-        return None
-    from restack.anatomy.strict_json import parse_object
-
-    return parse_object(checkpoint.path(RECORD).read_bytes(), str(checkpoint.path(RECORD)))

@@ -13,9 +13,16 @@ from restack.anatomy.anatomy import Anatomy, Stack
 from restack.anatomy.checkpoint import Checkpoint, fetch_checkpoint, open_checkpoint
 from restack.anatomy.checkpoints import anatomy
 from restack.anatomy.config import get, lists_of, walk
-from restack.anatomy.fingerprint import fingerprint, sampled_digest
-from restack.errors import CheckpointError, StackError
-from restack.surgery.disk import RECORD, Options, digest_of, prepare, read_record
+from restack.anatomy.fingerprint import (
+    file_hashes,
+    fingerprint,
+    sampled_digest,
+    tensor_digest,
+    value_digest,
+)
+from restack.errors import CheckpointError, RestackError, StackError
+from restack.surgery.disk import Options, prepare
+from restack.surgery.record import RECORD, digest_of, layout_digest, read_record
 from restack.surgery.write import Made, Range, Target
 
 _BLOCK = 1 << 20
@@ -63,7 +70,8 @@ def verify(
         open_checkpoint(location)  # not there at all: that is an error, not a difference
     try:
         checkpoint = open_checkpoint(location)
-        found = anatomy(checkpoint)
+        record = read_record(checkpoint)
+        found = anatomy(checkpoint, record["stack"] if record else None)
     except (CheckpointError, StackError) as error:
         if not os.path.isdir(location):
             raise
@@ -71,9 +79,8 @@ def verify(
         return report
     report.checked.append(f"{len(checkpoint.tensors)} tensors lie sound in their files")
     _structure(found, report)
-    record = read_record(checkpoint) if checkpoint.directory else None
     if record:
-        _provenance(checkpoint, record, report)
+        _provenance(checkpoint, record, report, progress)
     if against is not None:
         _bytes(checkpoint, record, fetch_checkpoint(against), report, progress)
     if load:
@@ -140,19 +147,71 @@ def _unsized(stack: Stack, sizes: set[int]) -> Iterator[str]:
         )
 
 
-def _provenance(checkpoint: Checkpoint, record: Any, report: Report) -> None:
-    output = record.get("output") or {}
+def _provenance(
+    checkpoint: Checkpoint,
+    record: dict[str, Any],
+    report: Report,
+    progress: Callable[[int], None] | None,
+) -> None:
+    """Whether the checkpoint is still what its record was written beside."""
+    output = record["output"]
     before = len(report.differences)
-    if output.get("config") not in (None, digest_of(checkpoint.config)):
+    if output.get("config") != digest_of(checkpoint.config):
         report.differences.append(f"config.json was changed since {RECORD} was written")
-    tensors = sorted([t.name, t.dtype, list(t.shape)] for t in checkpoint.tensors.values())
-    if output.get("tensors") not in (None, digest_of(tensors)):
+    tensors = checkpoint.tensors.values()
+    same_layout = output.get("tensors") == layout_digest(
+        (t.name, t.dtype, t.shape) for t in tensors
+    )
+    if not same_layout:
         report.differences.append(
             f"the names, dtypes or shapes of the tensors are not those that {RECORD} tells of"
         )
+    how = "samples of its bytes are unchanged"
+    if "tensor_hashes" in output:
+        how = "every byte is unchanged"
+        report.differences += _unhashed(checkpoint, output["tensor_hashes"], "", progress)
+    elif same_layout and output.get("values") != value_digest(tensors, checkpoint.path):
+        report.differences.append(f"the weights were changed since {RECORD} was written")
     if len(report.differences) == before:
-        plan = f"plan {record.get('plan')} of {record.get('source_depth')} layers"
-        report.checked.append(f"{RECORD}: {plan} from {record.get('source')}; unchanged since")
+        plan = f"plan {record['plan']} of {record.get('source_depth')} layers"
+        report.checked.append(f"{RECORD}: {plan} from {record['source']}; {how}")
+
+
+def _unhashed(
+    checkpoint: Checkpoint, hashes: Any, whose: str, progress: Callable[[int], None] | None
+) -> Iterator[str]:
+    """Tensors whose bytes are not those that were hashed when the record was written."""
+    hashes = hashes if isinstance(hashes, dict) else {}
+    for name in sorted(hashes.keys() - checkpoint.tensors.keys()):
+        yield f"`{name}`{whose} is missing"
+    for name, tensor in sorted(checkpoint.tensors.items()):
+        path = checkpoint.path(tensor.shard)
+        if hashes.get(name) != tensor_digest(path, tensor.start, tensor.end):
+            yield f"the values of `{name}`{whose} are not those that were hashed"
+        if progress:
+            progress(tensor.nbytes)
+
+
+def _origin(
+    source: Checkpoint, record: dict[str, Any], progress: Callable[[int], None] | None
+) -> Iterator[str]:
+    """How a source differs from what the record tells of the source it was made from."""
+    if record["fingerprint"] != fingerprint(source):
+        yield (
+            f"{source.location} is not the source that {RECORD} tells of (other config, headers "
+            "or file sizes)"
+        )
+        return
+    if record.get("sampled_digest") not in (None, sampled_digest(source)):
+        yield f"the weights of {source.location} changed since the edit"
+    told, known = record.get("file_sha256"), file_hashes(source)
+    if isinstance(told, dict):
+        for name in sorted(known.keys() & told.keys()):
+            if known[name] != told[name]:
+                yield f"{name} of {source.location} is another file than at the edit"
+    if "tensor_hashes" in record:
+        whose = f" of {source.location}"
+        yield from _unhashed(source, record["tensor_hashes"], whose, progress)
 
 
 def _bytes(
@@ -167,21 +226,22 @@ def _bytes(
             f"{checkpoint.location} has no {RECORD}, so its plan is not known",
             hint="only the outputs of `restack edit` can be compared with their source",
         )
-    if record.get("fingerprint") != fingerprint(source):
-        report.differences.append(
-            f"{source.location} is not the source that {RECORD} tells of (other config, headers "
-            "or file sizes)"
-        )
-    elif record.get("sampled_digest") not in (None, sampled_digest(source)):
-        report.differences.append(f"the weights of {source.location} changed since the edit")
+    report.differences += _origin(source, record, progress)
     options = Options(
-        stack=record.get("stack"),
+        stack=record["stack"],
         seed=record.get("seed", 0),
         init=record.get("init", "standard"),
         past_end=record.get("past_end"),
         dtype=record.get("dtype"),
     )
-    expected = prepare(source, str(record.get("plan")), options)
+    try:
+        expected = prepare(source, record["plan"], options)
+    except RestackError as error:
+        report.differences.append(
+            f"the plan that {RECORD} tells of cannot be carried out on {source.location}: "
+            f"{error.message}"
+        )
+        return
     names = {target.name for target in expected.targets}
     report.differences += [f"`{n}` is missing" for n in sorted(names - checkpoint.tensors.keys())]
     report.differences += [
