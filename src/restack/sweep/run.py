@@ -1,0 +1,393 @@
+"""The driver of a sweep: what is not done yet is given to an executor, what ends is entered.
+
+`run` may be called again and again with the same trials: finished ones are skipped, by key.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from restack.errors import RestackError
+from restack.sweep import memory
+from restack.sweep.executor import Died, Ended, Event, Executor, Told
+from restack.sweep.kinds import Input, find_kind
+from restack.sweep.local import LocalPool
+from restack.sweep.rows import Row
+from restack.sweep.stacking import configuration, groups_of
+from restack.sweep.store import TRIALS, WORK, Store, StoreError
+from restack.sweep.trial import Trial
+from restack.sweep.work import KEPT, Job, Outcome, Part, sync_directory
+
+_PATIENCE = 30.0  # seconds for trials to save where they are when a sweep is stopped
+_TELL_SECONDS = 2.0
+_MOST_DEATHS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a sweep is, for whoever shows it."""
+
+    total: int
+    done: int
+    """Finished trials, earlier ones included."""
+    failed: int
+    running: int
+    ran: int
+    """Trials that were finished by this run."""
+    seconds: float
+    news: str = ""
+    """What has just happened, if it is worth a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a run of a sweep came to."""
+
+    total: int
+    done: int
+    failed: int
+    ran: int
+    """Trials that were finished by this run."""
+    left: int
+    seconds: float
+    stopped: bool = False
+    corrupt: int = 0
+    """Finished trials whose files were missing or damaged, so that they were run again."""
+    failures: Sequence[tuple[str, str]] = ()
+    """Key and reason."""
+
+    def to_json(self) -> dict[str, Any]:
+        names = ("total", "done", "failed", "ran", "left", "seconds", "stopped", "corrupt")
+        failures = [{"key": key, "reason": reason} for key, reason in self.failures]
+        return {name: getattr(self, name) for name in names} | {"failures": failures}
+
+
+Progress = Callable[[Standing], None]
+
+
+def run(
+    trials: Sequence[Trial],
+    store: Store | str | os.PathLike[str],
+    *,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    device: str = "cpu",
+    together: int = 1,
+    retry_failed: bool = False,
+    progress: Progress | None = None,
+    stop: Callable[[], object] = lambda: False,
+) -> Summary:
+    """Run all trials that are not done, and enter each result into the store as it comes.
+
+    Without an executor, `workers` processes of this machine do the work (one a core, at most one a
+    trial). `together` trains up to so many seeds of one configuration at once, where that gives
+    the same numbers within rounding. Failed trials are left alone unless `retry_failed`.
+    """
+    begun = time.monotonic()
+    with ExitStack() as held:
+        if not isinstance(store, Store):
+            store = held.enter_context(Store.open(store, write=True))
+        driver = _Driver(store, trials, device, together, retry_failed, progress, begun)
+        if not driver.waiting:
+            return driver.summary(False)
+        if executor is None:
+            count = workers or min(memory.cores(), len(driver.waiting))
+            executor = LocalPool(count, store.directory / WORK)
+        held.callback(executor.close)
+        stopped = driver.work(executor, stop)
+        return driver.summary(stopped)
+
+
+@dataclass(slots=True)
+class _Driver:
+    store: Store
+    trials: Sequence[Trial]
+    device: str
+    together: int
+    retry_failed: bool
+    progress: Progress | None
+    begun: float
+    waiting: dict[str, Trial] = field(default_factory=dict)
+    """To be run, in this order."""
+    running: dict[str, Job] = field(default_factory=dict)
+    all: dict[str, Trial] = field(default_factory=dict)
+    done: set[str] = field(default_factory=set)
+    failed: dict[str, str] = field(default_factory=dict)
+    keep: dict[str, frozenset[str]] = field(default_factory=dict)
+    deaths: Counter[str] = field(default_factory=Counter)
+    parts: dict[str, float] = field(default_factory=dict)
+    peaks: dict[Any, int] = field(default_factory=dict)
+    configurations: dict[str, str | None] = field(default_factory=dict)
+    ran: int = 0
+    corrupt: int = 0
+    session: int = 0
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        for trial in self.trials:
+            find_kind(trial.kind)
+            self.all.setdefault(trial.key, trial)
+        self._complete()
+        self.store.add([*self.trials, *(self.all[key] for key in self.all)])
+        self.keep = self._wanted()
+        known = {row.key: row for row in self.store.rows(once=True)}
+        for key, trial in self.all.items():
+            row = known[key]
+            if row.status == "done" and self._sound(row):
+                self.done.add(key)
+            elif row.status == "failed" and not self.retry_failed:
+                self.failed[key] = row.error or ""
+            else:
+                self.waiting[key] = trial
+        self._reopen(known)
+
+    def _complete(self) -> None:
+        """Bring in trials that others need and that are in the store alone."""
+        missing = [key for trial in self.all.values() for key in trial.needs if key not in self.all]
+        while missing:
+            key = missing.pop()
+            row = self.store.row(key)
+            if row is None or row.key != key:
+                needing = next(t.key for t in self.all.values() if key in t.needs)
+                raise RestackError(
+                    f"trial {needing[:10]} needs trial {key[:10]}, which is nowhere",
+                    hint="Give it in the same sweep, or run it in this store before.",
+                )
+            self.all[key] = row.trial
+            missing += [need for need in row.trial.needs if need not in self.all]
+        self._refuse_circles()
+
+    def _refuse_circles(self) -> None:
+        """A key is made of the keys it needs, so only a made-up one could lead back to itself."""
+        open_keys, done = set(self.all), set[str]()
+        while ready := {k for k in open_keys if not open_keys & set(self.all[k].needs)}:
+            done |= ready
+            open_keys -= ready
+        if open_keys:
+            raise RestackError(f"trials {', '.join(k[:10] for k in open_keys)} need each other")
+
+    def _wanted(self) -> dict[str, frozenset[str]]:
+        wanted = {key: set(trial.keep) for key, trial in self.all.items()}
+        for trial in self.trials:
+            wanted[trial.key] |= set(trial.keep)
+            if trial.model is not None and trial.model.trial is not None:
+                wanted[trial.model.trial].add("model")
+        return {key: frozenset(names) for key, names in wanted.items()}
+
+    def _sound(self, row: Row) -> bool:
+        """Whether all files of a finished trial are as they were written, and none is lacking."""
+        bad = self.store.verify(row)
+        if bad:
+            self.corrupt += 1
+            self._say(f"trial {row.key[:10]} runs again: {bad[0]} is missing or damaged")
+        have = {kept.name.partition("/")[0] for kept in row.artefacts}
+        return not bad and self.keep[row.key] <= have
+
+    def _reopen(self, known: dict[str, Row]) -> None:
+        for key in self.waiting:
+            if known[key].status in ("done", "failed"):
+                self.store.forget(key)
+
+    # the loop
+
+    def work(self, executor: Executor, stop: Callable[[], object]) -> bool:
+        """Until nothing is left; whether it was stopped before."""
+        self.session = self.store.begin_session(executor.workers, executor.kind)
+        last = time.monotonic()
+        while self.waiting or self.running:
+            if stop():
+                self._wind_up(executor)
+                return True
+            self._submit(executor)
+            for event in executor.events(0.5):
+                self._hear(event)
+            if self.parts and time.monotonic() - last > _TELL_SECONDS:
+                self.store.tell(self.parts)
+                self.parts, last = {}, time.monotonic()
+                self._say("")
+        return False
+
+    def _submit(self, executor: Executor) -> None:
+        if not self.waiting or not executor.has_room(0):
+            return
+        # a look at all that waits is only for finding seeds that go together
+        most = executor.workers if self.together == 1 else len(self.waiting)
+        ready = itertools.islice(self._ready(), most)
+        for keys in groups_of(ready, self.together, self._configuration):
+            size = max(self._size(self.all[key]) for key in keys) * len(keys)
+            if any(self.deaths[key] for key in keys):
+                size = 1 << 62  # alone: what died may have died for lack of memory
+            if not executor.has_room(size):
+                return
+            job = Job(tuple(self._part(key) for key in keys), self.device)
+            for key in keys:
+                self.store.begin(key)
+                self.running[key] = job
+                del self.waiting[key]
+            executor.submit(job, size)
+
+    def _ready(self) -> Iterator[str]:
+        """What can start now. What needs a trial that failed fails with it."""
+        for key, trial in list(self.waiting.items()):
+            broken = next((need for need in trial.needs if need in self.failed), None)
+            if broken is not None:
+                self._fail(key, f"it needs trial {broken[:10]}, which failed")
+            elif self.done.issuperset(trial.needs):
+                yield key
+
+    def _configuration(self, key: str) -> str | None:
+        """What a trial has in common with others; None if it died before, since it goes alone."""
+        if key not in self.configurations:
+            self.configurations[key] = configuration(self.all[key])
+        return None if self.deaths[key] else self.configurations[key]
+
+    def _part(self, key: str) -> Part:
+        trial = self.all[key]
+        inputs = {need: self._input(need) for need in trial.needs}
+        work = (self.store.directory / WORK / key).absolute()
+        return Part(trial, work, inputs, self.keep[key])
+
+    def _input(self, key: str) -> Input:
+        row = self.store.row(key)
+        assert row is not None
+        directory = (self.store.directory / TRIALS / key).absolute()
+        return Input(row.trial, row.metrics, row.payload, directory)
+
+    def _size(self, trial: Trial) -> int:
+        alike = _alike(trial)
+        if alike not in self.peaks:
+            self.peaks[alike] = memory.guess(trial)
+        return self.peaks[alike]
+
+    # what comes back
+
+    def _hear(self, event: Event) -> None:
+        if isinstance(event, Told):
+            self.parts[event.key] = event.part
+        elif isinstance(event, Died):
+            for key in event.keys:
+                self._died(key, event)
+        else:
+            assert isinstance(event, Ended)
+            for outcome in event.outcomes:
+                self._ended(outcome, event.place)
+
+    def _ended(self, outcome: Outcome, place: str) -> None:
+        key = outcome.key
+        self.running.pop(key, None)
+        self.parts.pop(key, None)
+        if outcome.status == "done":
+            self._enter(outcome, place)
+        elif outcome.status == "failed":
+            self._fail(key, outcome.reason, place)
+            with suppress(OSError):
+                shutil.rmtree(self.store.directory / WORK / key)
+        elif outcome.status == "stopped":
+            self._again(key, outcome.reason, place)
+        else:
+            self.store.give_back(key, self.session, outcome.reason, place=place)
+            raise StoreError(
+                f"trial {key[:10]} cannot be written: {outcome.reason}",
+                hint="Make room and start the sweep again: it goes on where it was.",
+            )
+
+    def _enter(self, outcome: Outcome, place: str) -> None:
+        """Files first, then the row: what the store says was kept is there."""
+        key = outcome.key
+        work, place_of = self.store.directory / WORK / key, self.store.directory / TRIALS / key
+        try:
+            shutil.rmtree(place_of, ignore_errors=True)
+            if outcome.files:
+                os.replace(work / KEPT, place_of)
+                sync_directory(place_of.parent)
+        except OSError as error:
+            raise StoreError(f"{place_of} cannot be written: {error}") from error
+        self.store.finish(
+            key,
+            self.session,
+            outcome.result,
+            seconds=outcome.seconds,
+            files=outcome.files,
+            environment=outcome.environment,
+            place=place,
+            peak=outcome.peak,
+        )
+        shutil.rmtree(work, ignore_errors=True)
+        if outcome.peak is not None:
+            alike = _alike(self.all[key])
+            self.peaks[alike] = max(outcome.peak, memory.IMPORTS)
+        self.done.add(key)
+        self.ran += 1
+        self.seconds += outcome.seconds
+        self._say("")
+
+    def _died(self, key: str, event: Died) -> None:
+        if event.blamed:
+            self.deaths[key] += 1
+        self.running.pop(key, None)
+        if self.deaths[key] >= _MOST_DEATHS:
+            self._fail(key, f"{event.reason}; it was the attempt number {self.deaths[key]}")
+        else:
+            self._again(key, event.reason, "")
+
+    def _again(self, key: str, reason: str, place: str) -> None:
+        self.store.give_back(key, self.session, reason, place=place)
+        self.waiting = {key: self.all[key], **self.waiting}
+        self._say(f"trial {key[:10]} waits for another attempt: {reason}")
+
+    def _fail(self, key: str, reason: str, place: str = "") -> None:
+        self.store.fail(key, self.session, reason, place=place)
+        self.waiting.pop(key, None)
+        self.failed[key] = reason
+        self._say(f"trial {key[:10]} failed: {reason.splitlines()[0]}")
+
+    def _wind_up(self, executor: Executor) -> None:
+        """Let trials save where they are; what takes too long is ended and begins at its last."""
+        executor.stop()
+        begun = time.monotonic()
+        while self.running and time.monotonic() - begun < _PATIENCE:
+            for event in executor.events(0.5):
+                self._hear(event)
+        for key in list(self.running):
+            self.running.pop(key)
+            self._again(key, "the sweep was stopped", "")
+
+    def _say(self, news: str) -> None:
+        if self.progress is not None:
+            self.progress(
+                Standing(
+                    len(self.all),
+                    len(self.done),
+                    len(self.failed),
+                    len(self.running),
+                    self.ran,
+                    time.monotonic() - self.begun,
+                    news,
+                )
+            )
+
+    def summary(self, stopped: bool) -> Summary:
+        return Summary(
+            len(self.all),
+            len(self.done),
+            len(self.failed),
+            self.ran,
+            len(self.all) - len(self.done) - len(self.failed),
+            time.monotonic() - self.begun,
+            stopped,
+            self.corrupt,
+            tuple(self.failed.items()),
+        )
+
+
+def _alike(trial: Trial) -> Any:
+    """Trials that take about as much memory."""
+    return (trial.kind, trial.model, trial.plan, trial.task, str(trial.settings))
