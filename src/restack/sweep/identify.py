@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +66,7 @@ def splits_of(task: str, data: Data) -> tuple[Split | None, dict[str, Split]]:
         train = _split(task, data, data.train)
         if data.size is not None and data.size < len(train):
             train = subsample(train, data.size, data.subsample or 0)
-    found = [_split(task, data, name) for name in data.validation]
-    if data.limit is not None:
-        place = data.source
-        found = [
-            load_split(task_of(task, data), name, place, limit=data.limit)
-            for name in data.validation
-        ]
+    found = [_split(task, data, name, data.limit) for name in data.validation]
     return train, {split.name: split for split in found}
 
 
@@ -90,16 +84,18 @@ def identify(trials: Iterable[Trial]) -> list[Trial]:
     ]
 
 
-def _split(task: str, data: Data, name: str) -> Split:
+def _split(task: str, data: Data, name: str, limit: int | None = None) -> Split:
     own = None if data.own is None else tuple(sorted((k, _frozen(v)) for k, v in data.own.items()))
     place = str((data.own or {}).get("path") or data.source or "")
-    return _loaded(task, own, data.source, name, _stamp(place))
+    return _loaded(task, own, data.source, name, limit, _stamp(place))
 
 
-@cache
-def _loaded(task: str, own: Any, source: str | None, name: str, stamp: Any) -> Split:
+@lru_cache(maxsize=16)
+def _loaded(
+    task: str, own: Any, source: str | None, name: str, limit: int | None, stamp: Any
+) -> Split:
     defined = Data(own=None if own is None else dict(own))
-    return load_split(task_of(task, defined), name, source)
+    return load_split(task_of(task, defined), name, source, limit=limit)
 
 
 @cache

@@ -76,7 +76,16 @@ class Result:
 Kind = Callable[[Context], Result]
 
 
-KINDS: dict[str, str] = {}
+KINDS: dict[str, str] = {
+    "tune": "restack.sweep.tuning:tune",
+    "ensemble": "restack.sweep.tuning:ensemble",
+    "lens": "restack.studies.looking:lens",
+    "plans": "restack.studies.looking:plans",
+    "score": "restack.studies.looking:score",
+    "compare": "restack.studies.looking:compare",
+    "probe": "restack.studies.looking:probe",
+    "cost": "restack.studies.costing:cost",
+}
 """The module and function of each kind; imported when first run."""
 
 
