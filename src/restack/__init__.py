@@ -9,6 +9,11 @@ from restack.errors import CheckpointError, DataError, PlanError, RestackError, 
 from restack.plan import Mark, Plan, Slot
 
 if TYPE_CHECKING:
+    from restack.observe.evaluate import evaluate
+    from restack.observe.lens import lens
+    from restack.observe.probe import probe
+    from restack.observe.score import score
+    from restack.observe.similarity import compare
     from restack.surgery.disk import Edit, Options, edit
     from restack.surgery.memory import restack
     from restack.surgery.verify import verify
@@ -19,8 +24,13 @@ __version__ = "0.1.0"
 _LAZY = {
     "Edit": "restack.surgery.disk",
     "Options": "restack.surgery.disk",
+    "compare": "restack.observe.similarity",
     "edit": "restack.surgery.disk",
+    "evaluate": "restack.observe.evaluate",
+    "lens": "restack.observe.lens",
+    "probe": "restack.observe.probe",
     "restack": "restack.surgery.memory",
+    "score": "restack.observe.score",
     "verify": "restack.surgery.verify",
 }
 
@@ -35,8 +45,13 @@ __all__ = [
     "RestackError",
     "Slot",
     "StackError",
+    "compare",
     "edit",
+    "evaluate",
+    "lens",
+    "probe",
     "restack",
+    "score",
     "verify",
 ]
 

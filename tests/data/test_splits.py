@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from restack.data.glue import TASKS
-from restack.data.splits import check_classes, load_split, subsample
+from restack.data.splits import Split, check_classes, load_split, parted, subsample
 from restack.data.tasks import Task
 from restack.errors import DataError
 
@@ -232,3 +232,16 @@ def test_real_labels_of_sts_b_are_the_written_decimals(shared: Path) -> None:
     assert split.partial is None
     assert all(len(f"{label}") <= len("2.333333") for label in split.labels)
     assert 0 <= min(split.labels) < max(split.labels) <= 5
+
+
+def test_a_split_is_parted_into_two_that_share_nothing() -> None:
+    texts = [f"text {n}" for n in range(20)]
+    whole = Split(TASKS["sst2"], "all", texts, [n % 2 for n in range(20)], range(20), "x")
+    kept, held = parted(whole, 0.25, seed=3)
+    assert (len(kept), len(held)) == (15, 5)
+    assert {*kept.texts} | {*held.texts} == {*texts}
+    assert list(held.labels) == [int(text.split()[1]) % 2 for text in held.texts]
+    again, other = (parted(whole, 0.25, seed=seed)[1] for seed in (3, 4))
+    assert again.texts == held.texts != other.texts
+    with pytest.raises(DataError, match="cannot be held out"):
+        parted(whole, 0.01, seed=0)

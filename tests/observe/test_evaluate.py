@@ -211,7 +211,10 @@ def test_short_of_memory_it_goes_on_with_halves(capsys: pytest.CaptureFixture[st
         return {"rows": sizes[-1], "logits": output[0]}
 
     batches = [rows_of_many(8), rows_of_many(5)]
-    run = evaluate(model, ["0-4", "0-2"], batches, read)
+    done: list[int] = []
+    run = evaluate(model, ["0-4", "0-2"], batches, read, progress=done.append)
+    assert sum(done) == 13 * 2  # what was done in vain is taken back
+    assert min(done) == -8
     said = capsys.readouterr().err
     assert "out of memory with 8 rows; going on with 4" in said
     assert [result["rows"] for result in run.results] == [13, 13]
@@ -263,7 +266,7 @@ def test_progress_comes_to_rows_times_plans() -> None:
     done: list[int] = []
     batches = [rows_of_many(4), rows_of_many(3)]
     evaluate(FAMILIES["bert"].build(), ["0-4", "0-1"], iter(batches), OUTPUT, progress=done.append)
-    assert done == [8, 6]
+    assert done == [4, 4, 3, 3]
 
 
 def test_a_function_of_output_batch_and_plan() -> None:

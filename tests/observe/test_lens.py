@@ -151,10 +151,10 @@ def test_a_batch_that_does_not_fit_is_halved(capsys: pytest.CaptureFixture[str])
     assert "out of memory" in capsys.readouterr().err
 
 
-def test_progress_counts_tokens() -> None:
+def test_progress_counts_tokens_for_each_layer() -> None:
     told: list[int] = []
     lens(FAMILIES["bert"].build(), [batch(IDS[:1]), batch(IDS[1:])], progress=told.append)
-    assert told == [5, 6]
+    assert told == [5] * 6 + [6] * 6
 
 
 def test_batches_without_a_token_to_read_are_passed_over() -> None:

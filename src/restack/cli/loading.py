@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-    from restack.data import Texts
+    from restack.data import Split, Texts
     from restack.data.tokens import Tokens
 
 Data = Annotated[
@@ -29,14 +29,56 @@ Column = Annotated[
 SplitName = Annotated[str | None, typer.Option("--split", help="Which split (validation).")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Take the first so many texts.")]
 MaxLength = Annotated[int | None, typer.Option(min=1, help="Cut texts to so many tokens.")]
-BatchTokens = Annotated[int, typer.Option(min=1, help="Tokens in a batch, padding included.")]
+BatchTokens = Annotated[
+    int | None,
+    typer.Option(min=1, help="Tokens in a batch, padding included (2048 on a CPU, else 16384)."),
+]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")]
 Dtype = Annotated[str, typer.Option(help="float32, bfloat16, float16, or auto (as stored).")]
+Model = Annotated[str, typer.Argument(help="A directory, or the id of a model on the Hub.")]
 Trust = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
 ]
 
+# Of a CPU the caches hold the states of some thousand tokens; beyond, it gets slower again.
+_BATCH_TOKENS = {"cpu": 2048}
+_BATCH_TOKENS_ELSEWHERE = 16384
 _DTYPES = ("float32", "bfloat16", "float16", "auto")
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Texts as a model reads them, and what is to be said about them."""
+
+    found: Texts | Split
+    tokens: Tokens
+    batches: list[Any]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def real(self) -> int:
+        """The tokens that are not special."""
+        return int((~self.tokens.special.astype(bool)).sum())
+
+    def to_json(self) -> dict[str, Any]:
+        """What was read, as plain data."""
+        found = self.found
+        return {
+            "data": _name(found),
+            "texts": len(found),
+            "partial": found.partial,
+            "cut": self.tokens.cut,
+        }
+
+    def __str__(self) -> str:
+        found = self.found
+        parts = [f"{_name(found)}: {len(found):,} {'text' if len(found) == 1 else 'texts'}"]
+        parts += [found.partial] if found.partial else []
+        if self.tokens.cut:
+            parts.append(f"{self.tokens.cut:,} cut at {self.tokens.max_length:,} tokens")
+        return "; ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +102,30 @@ class Loading:
             location, lambda: cls.from_pretrained(location, dtype=self._dtype, **common)
         )
         return model.to(self.place()).eval()
+
+    def batch_tokens(self, wanted: int | None) -> int:
+        """How many tokens a batch has: the wanted number, or what suits the device."""
+        return wanted or _BATCH_TOKENS.get(self.place().type, _BATCH_TOKENS_ELSEWHERE)
+
+    def inputs(
+        self,
+        model: PreTrainedModel,
+        tokenizer: Any,
+        found: Texts | Split,
+        *,
+        length: int | None,
+        tokens: int | None,
+    ) -> Inputs:
+        """Texts in batches, as token ids that the model has embeddings for."""
+        from restack.data.batches import batches
+        from restack.data.tokens import length_limit, tokenize
+        from restack.observe.heads import vocabulary
+
+        limit = length_limit(model.config, tokenizer, length)
+        ids = tokenize(tokenizer, found.texts, max_length=limit, vocab_size=vocabulary(model))
+        # a tokenizer without padding gets token 0 behind the mask
+        pad = 0 if ids.pad_id is None else None
+        return Inputs(found, ids, list(batches(ids, self.batch_tokens(tokens), pad_id=pad)))
 
     def tokenizer(self, location: str) -> Any:
         """The tokenizer that lies beside the model."""
@@ -95,6 +161,14 @@ class Loading:
         return torch.device(self.device)
 
 
+def _name(found: Texts | Split) -> str:
+    task = getattr(found, "task", None)
+    if task is not None:
+        return f"{task.name}/{found.name}"
+    split = getattr(found, "split", None)
+    return f"{found.name}/{split}" if split else found.name
+
+
 def _class_of(location: str, loading: Loading, kind: str | None) -> Any:
     import transformers
 
@@ -107,6 +181,10 @@ def _class_of(location: str, loading: Loading, kind: str | None) -> Any:
         ),
     )
     names = getattr(config, "architectures", None) or []
+    # code that comes with a model says as which of the Auto classes it is to be loaded
+    for auto, place in (getattr(config, "auto_map", None) or {}).items():
+        if loading.trust_remote_code and str(place).rpartition(".")[2] in names:
+            return getattr(transformers, auto)
     found = (getattr(transformers, name, None) for name in names)
     return next((cls for cls in found if cls is not None), transformers.AutoModel)
 
@@ -143,23 +221,11 @@ def texts(
     return load_texts(text or str(data), column=column, split=split, limit=limit)
 
 
-def tokenized(model: PreTrainedModel, tokenizer: Any, found: Any, max_length: int | None) -> Tokens:
-    """Texts as token ids that the model has embeddings for."""
-    from restack.data.tokens import length_limit, tokenize
-    from restack.observe.heads import vocabulary
-
-    limit = length_limit(model.config, tokenizer, max_length)
-    return tokenize(tokenizer, found, max_length=limit, vocab_size=vocabulary(model))
-
-
-def in_batches(tokens: Tokens, batch_tokens: int) -> list[Any]:
-    """Batches of similar length; a tokenizer without padding gets token 0 behind the mask."""
-    from restack.data.batches import batches
-
-    pad = 0 if tokens.pad_id is None else None
-    return list(batches(tokens, batch_tokens, pad_id=pad))
-
-
-def file_stem(text: str) -> str:
-    """A short label for a location."""
-    return text.rstrip("/").rpartition("/")[2] or text
+def numbers(option: str, text: str) -> list[int]:
+    """Whole numbers with commas between."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise RestackError(
+            f"{option} {text!r} cannot be read", hint="write whole numbers: 1,2,4"
+        ) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -107,14 +107,14 @@ def count_progress(label: str, total: int | None) -> Iterator[Callable[[int], No
 
 
 @contextmanager
-def stage_progress() -> Iterator[Callable[..., None]]:
+def stage_progress(totals: Mapping[str, int] | None = None) -> Iterator[Callable[..., None]]:
     """The same for work in stages: (what, count) advances, (what, done, total) sets."""
     with _bar() as bar:
         tasks: dict[str, Any] = {}
 
         def told(what: str, done: int, total: int | None = None, pace: float = 0.0) -> None:
             if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
+                tasks[what] = bar.add_task(what, total=total or (totals or {}).get(what))
             if total is None:
                 bar.advance(tasks[what], done)
             else:
@@ -147,4 +147,5 @@ def _bar() -> Any:
         Rate(),
         TimeRemainingColumn(),
     )
-    return Progress(*columns, console=console(stderr=True), transient=True)
+    out = console(stderr=True)
+    return Progress(*columns, console=out, transient=True, disable=not out.is_terminal)

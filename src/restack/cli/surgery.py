@@ -105,7 +105,8 @@ def _draw_anatomy(found: Anatomy) -> None:
 
     total = sum(t.size for t in found.tensors.values())
     stored = sum(t.nbytes for t in found.tensors.values())
-    classes = ", ".join(found.config.get("architectures") or []) or found.model_type
+    named = found.config.get("architectures")
+    classes = ", ".join(map(str, named)) if isinstance(named, list) else found.model_type
     output.show(
         Text.assemble(
             (found.location, "bold"),

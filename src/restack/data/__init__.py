@@ -6,7 +6,7 @@ Nothing here knows of plans or layers. Heavy libraries are imported where they a
 from __future__ import annotations
 
 from restack.data.glue import TASKS, get_task
-from restack.data.splits import Split, check_classes, load_split, subsample
+from restack.data.splits import Split, check_classes, load_split, parted, subsample
 from restack.data.tasks import Task
 from restack.data.texts import Texts, load_texts
 
@@ -19,5 +19,6 @@ __all__ = [
     "get_task",
     "load_split",
     "load_texts",
+    "parted",
     "subsample",
 ]

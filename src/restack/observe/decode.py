@@ -11,12 +11,14 @@ from transformers import PreTrainedModel
 
 from restack.anatomy import models
 from restack.data.batches import batches
-from restack.data.tokens import tokenize
+from restack.data.texts import Text
+from restack.data.tokens import length_limit, tokenize
 from restack.observe.heads import MEMORY, Head, own_head, read, vocabulary
 from restack.observe.right_tokens import asked_tokens, states_at
 from restack.observe.tuned import TunedLens
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.table import Table
 
 _SURE = 0.5
@@ -38,8 +40,9 @@ class Decoded:
 class DecodedText:
     """One text and what each of its layers makes of it; layer 0 is what enters the stack."""
 
-    text: str
+    text: Text
     head: str
+    """Whose head it is, as in `Head.label`; with `, tuned` if a tuned lens stood before it."""
     tokens: tuple[str, ...]
     """The right tokens."""
     layers: tuple[tuple[Decoded, ...], ...]
@@ -47,6 +50,9 @@ class DecodedText:
     def accuracy(self, layer: int) -> float:
         """The part of the tokens that the layer names right."""
         return sum(token.right for token in self.layers[layer]) / len(self.tokens)
+
+    def __rich__(self) -> RenderableType:
+        return table(self)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -65,7 +71,7 @@ class DecodedText:
 def decode(
     model: PreTrainedModel,
     tokenizer: Any,
-    texts: Sequence[str],
+    texts: Sequence[Text],
     *,
     stack: str | None = None,
     head: Head | None = None,
@@ -82,7 +88,8 @@ def decode(
     head = head or own_head(model, stack=found.path)
     if tuned is not None:
         tuned.check(head, found.depth)
-    ids = tokenize(tokenizer, texts, max_length=max_length, vocab_size=vocabulary(model))
+    limit = length_limit(model.config, tokenizer, max_length)
+    ids = tokenize(tokenizer, texts, max_length=limit, vocab_size=vocabulary(model))
     decoded = {}
     for batch in batches(ids, 1):  # a text each, so that none is padded
         asked = asked_tokens(batch, head.reads)
@@ -95,7 +102,8 @@ def decode(
             layers.append(_decoded(tokenizer, said.best, said.confidence, asked.right))
         number = int(batch["indices"][0])
         right = tuple(_shown(tokenizer, token) for token in asked.right.tolist())
-        decoded[number] = DecodedText(texts[number], head.label, right, tuple(layers))
+        label = head.label if tuned is None else f"{head.label}, tuned"
+        decoded[number] = DecodedText(texts[number], label, right, tuple(layers))
     return [decoded[number] for number in range(len(texts))]
 
 
@@ -124,7 +132,8 @@ def table(decoded: DecodedText) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table("layer", "right", "decoded", caption=LEGEND, caption_justify="left")
+    said = f"decoded by the {decoded.head} head"
+    shown = Table("layer", "right", said, caption=LEGEND, caption_justify="left")
     shown.columns[0].justify = shown.columns[1].justify = "right"
     shown.add_row("text", "", Text(" ".join(decoded.tokens)), end_section=True)
     for layer, tokens in enumerate(decoded.layers):

@@ -20,7 +20,7 @@ from restack.observe import checking, readouts, trie
 from restack.observe.leaf import Leaf
 from restack.observe.readouts import Readout
 from restack.observe.recording import Form, Recording, record
-from restack.observe.running import Batch, model_inputs, observing
+from restack.observe.running import Batch, model_inputs, observing, retractable
 from restack.observe.splitting import Pieces, TooLarge, rows_of
 from restack.observe.stack_run import layer_states, tokens_first
 from restack.plan import Plan, Slot
@@ -82,7 +82,8 @@ def evaluate(
     `readout` is one of `restack.observe.readouts`, or a function of the model's output, the batch
     and the place of the plan that gives sums and counts. `memory` bounds the bytes of the states
     that are held at once: larger batches are run in pieces of rows. `seed` and `init` are for fresh
-    slots. `progress` is told how many rows were just read, which over all plans makes rows x plans.
+    slots. `progress` is told how many rows were just read, which over all plans makes rows x plans;
+    a negative number takes back what will be done again in smaller pieces.
     """
     found = models.pick(model, stack)
     wanted = tuple(Plan.parse(p, found.depth) if isinstance(p, str) else p for p in plans)
@@ -137,14 +138,17 @@ class _Walk:
     def run(self, batches: Iterable[Batch]) -> None:
         pieces = Pieces()
         for batch in batches:
-            for piece, readings in pieces.run(batch, self._readings):
+            for _, readings in pieces.run(batch, self._readings):
                 for plan, reading in readings:
                     readouts.add(self.job.totals[plan], reading)
                 self.job.batches += 1
-                self.job.progress((rows_of(piece) or 1) * len(self.job.plans))
 
     def _readings(self, batch: Batch) -> list[tuple[int, Any]]:
         """Every plan read on one batch; nothing is added up before all of it is done."""
+        with retractable(self.job.progress) as tell:
+            return self._read_all(batch, tell)
+
+    def _read_all(self, batch: Batch, tell: Progress) -> list[tuple[int, Any]]:
         recording = record(self.job.model, self.job.stack, batch, self.form)
         self.job.applied += self.form.carried
         self._bound(batch, recording.start)
@@ -156,6 +160,7 @@ class _Walk:
                 states = self._states(recording, self.job.plans[ends[0]])
                 raise _nan(self.job.stack, self.job.plans[ends[0]], states, batch)
             made += [(plan, self._read(recording, batch, state, plan)) for plan in ends]
+            tell((rows_of(batch) or 1) * len(ends))
         return made
 
     def _read(self, recording: Recording, batch: Batch, state: Tensor, plan: int) -> Any:

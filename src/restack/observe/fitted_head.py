@@ -21,6 +21,9 @@ from restack.observe.tail import Tail, sees_behind, tail_of
 FITTED = "fitted"
 _COPIES = 6  # of the logits of a chunk: what they and their gradients need
 _STEP = 512  # tokens for one step of the optimiser
+EPOCHS = 5
+MOST_TOKENS = 200_000
+Progress = Callable[[str, int, float | None], None]
 
 
 class _Transform(nn.Module):
@@ -46,12 +49,12 @@ def fit_head(
     batches: Iterable[Batch],
     *,
     stack: str | None = None,
-    epochs: int = 5,
+    epochs: int = EPOCHS,
     learning_rate: float = 1e-3,
-    most_tokens: int = 200_000,
+    most_tokens: int = MOST_TOKENS,
     seed: int = 0,
     memory: int = MEMORY,
-    progress: Callable[[int, float], None] | None = None,
+    progress: Progress | None = None,
 ) -> Head:
     """Fit a head to the last layer of a frozen model, on what the lens asks: the token at each
     place of unmasked texts, or for causal models the next one.
@@ -59,7 +62,7 @@ def fit_head(
     A transform is trained; its decoder is the model's own embeddings. What a fitted head reads from
     the texts that it was fitted on is no measure of the last layer, but the layers below were never
     shown to it. Of more than `most_tokens` tokens, whole batches are chosen by `seed`. `progress`
-    is told the tokens of each step and their mean loss.
+    is told of `states` and of `fitting` how many tokens were just done, and their mean loss.
     """
     base: Any = model.base_model
     path = live.base_path(model, models.pick(model, stack).path)
@@ -67,7 +70,7 @@ def fit_head(
     reads: Reads = "same" if sees_behind(base, found) else "next"
     tail = tail_of(base, found)
     shuffle = torch.Generator().manual_seed(seed)
-    states, right = _collect(base, path, list(batches), tail, reads, most_tokens, shuffle)
+    states, right = _collect(base, path, list(batches), tail, reads, most_tokens, shuffle, progress)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         transform = _Transform(states.shape[-1], base.get_input_embeddings().weight)
@@ -102,6 +105,7 @@ def _collect(
     reads: Reads,
     most: int,
     shuffle: torch.Generator,
+    progress: Progress | None,
 ) -> tuple[Tensor, Tensor]:
     """The last states of all tokens that are asked for, behind the final norm, and the tokens."""
     stack = models.pick(model, path)
@@ -115,6 +119,8 @@ def _collect(
         with torch.no_grad():
             rows.append(tail(state, _last_hidden).cpu())
         right.append(asked.right)
+        if progress is not None:
+            progress("states", len(asked.right), None)
         if sum(map(len, right)) >= most:
             break
     if not right:
@@ -134,7 +140,7 @@ def _train(
     learning_rate: float,
     memory: int,
     shuffle: torch.Generator,
-    progress: Callable[[int, float], None] | None,
+    progress: Progress | None,
 ) -> None:
     optimizer = torch.optim.Adam(transform.parameters(), lr=learning_rate)
     steps = epochs * -(-len(states) // _STEP)
@@ -153,4 +159,4 @@ def _train(
             optimizer.step()
             schedule.step()
             if progress is not None:
-                progress(len(rows), total)
+                progress("fitting", len(rows), total)

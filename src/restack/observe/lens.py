@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,9 +20,12 @@ from restack.errors import DataError
 from restack.observe.curves import PlanAccuracy
 from restack.observe.heads import MEMORY, Head, Reading, own_head, read
 from restack.observe.right_tokens import Asked, Reads, asked_tokens, states_at
-from restack.observe.running import Batch
+from restack.observe.running import Batch, retractable
 from restack.observe.splitting import Pieces
 from restack.observe.tuned import TunedLens
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 Progress = Callable[[int], None]
 
@@ -61,6 +64,11 @@ class LensResult:
     """The same through a tuned lens."""
     plans: tuple[PlanAccuracy, ...] = ()
 
+    def __rich__(self) -> RenderableType:
+        from restack.observe.showing import lens_tables
+
+        return lens_tables(self)
+
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         layers = {
@@ -90,7 +98,8 @@ def lens(
 
     Each batch is one forward pass that ends behind the stack; its states are then read layer by
     layer, in chunks whose logits take at most about `memory` bytes. A batch that does not fit into
-    memory is halved. `progress` is told how many tokens were just read.
+    memory is halved. `progress` is told how many states were just read, which over all layers makes
+    tokens x (layers + 1); a negative number takes back what will be done again.
     """
     found = models.pick(model, stack)
     head = head or own_head(model, stack=found.path)
@@ -100,11 +109,9 @@ def lens(
     pieces = Pieces()
     for batch in batches:
         for _, sums in pieces.run(
-            batch, lambda piece: _read_batch(model, found, head, tuned, piece, memory)
+            batch, lambda piece: _read_batch(model, found, head, tuned, piece, memory, progress)
         ):
             total = total + sums
-            if progress is not None:
-                progress(sums.tokens)
     if not total.tokens:
         why = "they hold only special tokens" if head.reads == "same" else "none follows another"
         raise DataError(f"no token of the texts can be read: {why}", hint="give longer texts")
@@ -152,21 +159,24 @@ def _read_batch(
     tuned: TunedLens | None,
     batch: Batch,
     memory: int,
+    progress: Progress | None,
 ) -> _Sums:
     asked = asked_tokens(batch, head.reads)
     sums = _Sums(_Sums.none(stack.depth + 1).values, len(asked.right), int(asked.first.sum()))
     if not sums.tokens:
         return sums
     states = states_at(model, stack, batch, asked.where)
-    last = read(head, states[-1], asked.right, memory=memory)
-    for layer in range(stack.depth, -1, -1):
-        rows = states.pop()
-        plain = last if layer == stack.depth else read(head, rows, asked.right, memory=memory)
-        sums.values[0, layer] = _summed(plain, last, asked)
-        if tuned is not None:
-            if layer < stack.depth:
-                plain = read(head, tuned.translate(layer, rows), asked.right, memory=memory)
-            sums.values[1, layer] = _summed(plain, last, asked)
+    with retractable(progress) as tell:
+        last = read(head, states[-1], asked.right, memory=memory)
+        for layer in range(stack.depth, -1, -1):
+            rows = states.pop()
+            plain = last if layer == stack.depth else read(head, rows, asked.right, memory=memory)
+            sums.values[0, layer] = _summed(plain, last, asked)
+            if tuned is not None:
+                if layer < stack.depth:
+                    plain = read(head, tuned.translate(layer, rows), asked.right, memory=memory)
+                sums.values[1, layer] = _summed(plain, last, asked)
+            tell(len(rows))
     return sums
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from transformers import PreTrainedModel
@@ -34,6 +34,9 @@ from restack.observe.probe_data import (
 )
 from restack.stats import Mean, mean_interval
 from restack.surgery import restack
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 Fresh = Literal["model", "layers"]
 
@@ -92,6 +95,11 @@ class ProbeResult:
     layer_applications: int
     """How often a layer was applied to a text, in the control too; 0 if all was in the cache."""
     seconds: Mapping[str, float]
+
+    def __rich__(self) -> RenderableType:
+        from restack.observe.showing import probe_tables
+
+        return probe_tables(self)
 
     def to_json(self) -> dict[str, Any]:
         """As `--json` has it."""

@@ -26,6 +26,24 @@ class Enough(Exception):
 
 
 @contextlib.contextmanager
+def retractable(progress: Callable[[int], None] | None) -> Iterator[Callable[[int], None]]:
+    """Progress that is taken back if the work fails: it may be done again in smaller pieces."""
+    done = 0
+
+    def tell(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress is not None:
+            progress(count)
+
+    try:
+        yield tell
+    except BaseException:
+        tell(-done)
+        raise
+
+
+@contextlib.contextmanager
 def observing(model: nn.Module, *, grad: bool = False) -> Iterator[None]:
     """Evaluation mode, and no gradients unless they are asked for; all is put back at the end."""
     modes = [module for module in model.modules() if module.training]

@@ -1,4 +1,4 @@
-"""Scores and similarities as tables for a terminal; characters say what matters, not colours."""
+"""Results as tables for a terminal; characters say what matters, not colours."""
 
 from __future__ import annotations
 
@@ -7,10 +7,97 @@ from collections.abc import Mapping
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from restack.observe.lens import LensResult
+from restack.observe.probe import LayerProbe, ProbeResult
 from restack.observe.score_result import Row, ScoreResult, high_is_dispensable
 from restack.observe.similarity import SimilarityResult
 
 MARK = "*"
+_BAR = 20  # characters for 1.0
+_HEADS = {
+    "own": "its own head",
+    "fitted": "a head FITTED on these texts, the body frozen (the model has none of its own)",
+}
+
+
+def lens_tables(result: LensResult) -> RenderableType:
+    """How well the right tokens are read from every layer, and behind every plan."""
+    asked = {"same": "the token at its place", "next": "the next token"}[result.reads]
+    head = _HEADS.get(result.head, f"the head of {result.head}")
+    table = _table("layer")
+    names = ["accuracy", "top 5", "mean\nrank", "log-\nprob", "as the\nlast"]
+    if result.first_tokens:
+        names.append({"same": "behind\n\\[CLS]", "next": "the\nfirst"}[result.reads])
+    if result.tuned:
+        names.append("accuracy\ntuned")
+    for name in names:
+        table.add_column(name, justify="right")
+    table.add_column("accuracy")
+    for place, row in enumerate(result.layers):
+        first = result.after_first[place]
+        cells = [f"{row.accuracy:.2%}", f"{row.top5:.2%}", f"{row.rank:,.1f}"]
+        cells += [f"{row.logprob:.3f}", f"{row.agreement:.2%}"]
+        cells += [] if first is None else [f"{first:.2%}"]
+        cells += [f"{result.tuned.layers[place].accuracy:.2%}"] if result.tuned else []
+        table.add_row(_state(row.layer), *cells, _bar(row.accuracy))
+    parts: list[RenderableType] = [
+        f"{result.model}: {result.tokens:,} tokens, read by {head}, which is asked for {asked}",
+        table,
+    ]
+    if result.plans:
+        curve = _table("plan")
+        for name in ("depth", "accuracy"):
+            curve.add_column(name, justify="right")
+        curve.add_column("of the last layer, untrained")
+        for plan in result.plans:
+            accuracy = plan.accuracy
+            curve.add_row(str(plan.plan), str(len(plan.plan)), f"{accuracy:.2%}", _bar(accuracy))
+        parts += ["", curve]
+    return Group(*parts)
+
+
+def probe_tables(result: ProbeResult) -> RenderableType:
+    """What linear readers find in each layer, and in the control, if there is one."""
+    many = len({row.size for row in result.layers}) > 1
+    table = _table("layer")
+    for name in (["examples"] if many else []) + [result.metric, "95% interval"]:
+        table.add_column(name, justify="right")
+    if result.control:
+        fresh = {"model": "all weights fresh", "layers": "layers fresh"}[result.control]
+        table.add_column(fresh, justify="right")
+    table.add_column(result.metric)
+    controls = {(row.layer, row.size): row for row in result.control_layers}
+    for row in result.layers:
+        cells = [f"{row.size:,}"] if many else []
+        cells += [f"{row.mean.mean:.4f}", _interval(row)]
+        if result.control:
+            cells.append(f"{controls[row.layer, row.size].mean.mean:.4f}")
+        table.add_row(_state(row.layer), *cells, _bar(row.mean.mean))
+    trials = len(result.layers[0].scores)
+    seconds = ", ".join(f"{name} {value:.1f} s" for name, value in result.seconds.items())
+    parts: list[RenderableType] = [
+        f"{result.model}, {result.task}: trained on {result.train}, scored on {result.validation}",
+        f"{trials} trials a layer, {result.settings.solver}, {result.pooling} pooling; one answer "
+        f"for all would score {result.baseline[result.metric]:.4f}",
+        *([f"{result.cut:,} texts were too long and lost their end"] if result.cut else []),
+        table,
+        f"{result.layer_applications:,} applications of a layer to a text; {seconds}",
+    ]
+    return Group(*parts)
+
+
+def _interval(row: LayerProbe) -> str:
+    low, high = row.mean.low, row.mean.high
+    return "-" if low is None or high is None else f"{low:.4f} .. {high:.4f}"
+
+
+def _state(layer: int) -> str:
+    """What to call a state: 0 is what enters the stack."""
+    return str(layer) if layer else "0 (embeddings)"
+
+
+def _bar(value: float) -> str:
+    return "█" * round(_BAR * max(0.0, value))
 
 
 def score_tables(result: ScoreResult) -> RenderableType:

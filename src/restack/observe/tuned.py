@@ -26,6 +26,7 @@ from restack.observe.running import Batch
 _FORMAT = "restack tuned lens 1"
 _COPIES = 8  # of the logits of a chunk: two distributions, and what their gradients need
 _STEP = 512  # tokens for one step of the optimiser
+EPOCHS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def tune_lens(
     *,
     stack: str | None = None,
     head: Head | None = None,
-    epochs: int = 3,
+    epochs: int = EPOCHS,
     learning_rate: float = 1e-3,
     seed: int = 0,
     memory: int = MEMORY,
