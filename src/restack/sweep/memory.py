@@ -61,18 +61,23 @@ def peak() -> int | None:
 
 def guess(trial: Trial) -> int:
     """About what a trial will take, before one like it has run: mostly copies of the weights."""
+
+    return IMPORTS + (_COPIES if trial.kind == "tune" else 2) * weights_of(trial)
+
+
+def weights_of(trial: Trial) -> int:
+    """Bytes of a trial's model in float32; 0 where it is not there yet."""
     from restack.anatomy.checkpoint import open_checkpoint
     from restack.errors import RestackError
 
     model = trial.model
     if model is None or model.trial is not None:
-        return IMPORTS
+        return 0
     try:
         tensors = open_checkpoint(model.location, revision=model.revision).tensors.values()
     except (RestackError, OSError):  # the trial itself will say what is wrong
-        return IMPORTS
-    weights = 4 * sum(_count(t.shape) for t in tensors)
-    return IMPORTS + (_COPIES if trial.kind == "tune" else 2) * weights
+        return 0
+    return 4 * sum(_count(t.shape) for t in tensors)
 
 
 def _count(shape: tuple[int, ...]) -> int:

@@ -117,8 +117,8 @@ def ensemble(context: Context) -> Result:
             metrics[name if group == "members" else f"{name}/against"] = found.all
             payload.setdefault(group, {})[name] = found.to_json()
             if group == "against":
-                best = trial.settings.get("best")
-                more = gain(answers["members", name], members, split, best=best, seed=trial.seed)
+                mine, chosen = answers["members", name], trial.settings.get("best")
+                more = gain(mine, members, split, best=chosen, seed=trial.seed)
                 payload.setdefault("gain", {})[name] = None if more is None else asdict(more)
     return Result(metrics, payload=payload)
 
