@@ -19,7 +19,7 @@ from torch import nn
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from restack.anatomy.anatomy import Stack
-from restack.anatomy.live import find_stacks
+from restack.anatomy.live import base_path, find_stacks
 from restack.anatomy.models import pick
 from restack.data.tasks import Kind, Task
 from restack.errors import CheckpointError, DataError, StackError
@@ -143,17 +143,6 @@ def _describe(config: PreTrainedConfig, task: Task, pad_id: int | None) -> None:
     text = config.get_text_config()
     if text.pad_token_id is None:
         text.pad_token_id = pad_id
-    if task.kind == "lm" and getattr(config, "is_decoder", None) is False and _masked(config):
-        raise DataError(
-            f"{config.model_type} reads in both directions, so as a causal language model it "
-            "would see the tokens that it predicts",
-            hint="Use masked language modelling (mlm) for it.",
-        )
-
-
-def _masked(config: PreTrainedConfig) -> bool:
-    mapping: Any = transformers.MODEL_FOR_MASKED_LM_MAPPING
-    return type(config) in mapping
 
 
 def _with_head(
@@ -195,8 +184,9 @@ def _load(
 ) -> tuple[PreTrainedModel, tuple[str, ...]]:
     config.dtype = torch.float32
     options = {"config": config, "dtype": torch.float32, "ignore_mismatched_sizes": True}
-    if isinstance(source, PreTrainedModel | MeanPool):
-        given = source.body if isinstance(source, MeanPool) else source
+    given = source.body if isinstance(source, MeanPool) else source
+    given = given if isinstance(given, PreTrainedModel) else None
+    if given is not None:
         state = {name: tensor.detach().clone() for name, tensor in given.state_dict().items()}
         source, options = None, options | {"state_dict": state}
         auto = auto._model_mapping[type(config)]
@@ -211,9 +201,32 @@ def _load(
                 f"{source} cannot be loaded: {first}",
                 hint="Give the directory of a model saved by transformers, or a Hub name.",
             ) from error
+    if given is not None:
+        _tie_as(given, model)
     missing = {*said["missing_keys"], *(entry[0] for entry in said["mismatched_keys"])}
     _check_body(model, missing, str(source or config.name_or_path or config.model_type))
     return model, tuple(sorted(missing))
+
+
+def _tie_as(given: PreTrainedModel, model: PreTrainedModel) -> None:
+    """Let layers share what they share in the given model; a state dict does not tell."""
+    # by their paths behind the prefix that a task's class puts before the base model
+    ours = {base_path(model, path): layers for path, layers in find_stacks(model).items()}
+    for path, layers in find_stacks(given).items():
+        same = ours.get(base_path(given, path))
+        if same is None or len(same) != len(layers):
+            continue
+        owners: dict[int, nn.Parameter] = {}
+        for old, new in zip(layers, same, strict=True):
+            modules = dict(new.named_modules())
+            for place, module in old.named_modules():
+                for leaf, parameter in module._parameters.items():
+                    if parameter is None:
+                        continue
+                    target = modules[place]._parameters
+                    own = target[leaf]
+                    assert own is not None
+                    target[leaf] = owners.setdefault(id(parameter), own)
 
 
 def _check_body(model: PreTrainedModel, missing: set[str], where: str) -> None:

@@ -72,7 +72,7 @@ def freeze(model: nn.Module, layers: Layers | None, recipe: Recipe) -> None:
 def embeddings(model: nn.Module) -> list[nn.Parameter]:
     """All parameters of the module that holds the token embeddings (positions and norms too)."""
     body: Any = getattr(model, "body", model)
-    tokens = body.get_inputembeddings()
+    tokens = body.get_input_embeddings()
     for name, module in body.named_modules():
         if name.rpartition(".")[2] == "embeddings" and any(m is tokens for m in module.modules()):
             return list(module.parameters())

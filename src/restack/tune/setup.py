@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,8 +20,8 @@ from restack.tune.examples import Examples, prepare
 from restack.tune.heads import Loaded, Location, fresh_note, load_for_task
 from restack.tune.mean_pool import MeanPool
 from restack.tune.optim import Layers
-from restack.tune.packing import check_packing
 from restack.tune.recipe import Recipe
+from restack.tune.seeing import check_causal, check_packing
 from restack.tune.silence import silence
 
 
@@ -84,14 +85,34 @@ def set_up(
         )
 
     examples = made(train)
-    if examples.packing:
-        check_packing(loaded.model, examples)
+    if train.task.kind == "lm":
+        with without_cache(loaded.body):
+            check_causal(loaded.model, _plain(examples))
+            if examples.packing:
+                check_packing(loaded.model, examples)
     others = {name: _plain(made(split)) for name, split in validation.items()}
     notes = [fresh_note(loaded.fresh) or _kept_note(loaded, train)]
     notes += [_cut_note(each) for each in (examples, *others.values())]
     return Setup(
         source, loaded, tokenizer, layers, examples, others, tuple(n for n in notes if n), init
     )
+
+
+@contextmanager
+def without_cache(body: PreTrainedModel) -> Iterator[None]:
+    """Training and scoring look at whole texts: keys and values need not be kept.
+
+    transformers also looks for packed texts only where nothing is kept.
+    """
+    config = body.config.get_text_config()
+    before = getattr(config, "use_cache", None)
+    if before:
+        config.use_cache = False
+    try:
+        yield
+    finally:
+        if before:
+            config.use_cache = before
 
 
 def _check_splits(train: Split, validation: Mapping[str, Split]) -> None:

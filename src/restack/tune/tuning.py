@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ from restack.tune.mean_pool import MeanPool
 from restack.tune.optim import freeze, make_optimizer, parameter_groups
 from restack.tune.output import publish_output
 from restack.tune.recipe import Recipe
-from restack.tune.setup import Setup, set_up
+from restack.tune.setup import Setup, set_up, without_cache
 from restack.tune.tuned import SplitNote, Tuned
 from restack.tune.weights import digest, optimizer_state, put_back, set_optimizer_state, take
 
@@ -62,6 +62,7 @@ def tune(
     stack: str | None = None,
     init: str = "standard",
     out: Path | None = None,
+    work: Path | None = None,
     resume: bool = False,
     device: str | torch.device | None = None,
     loss: Loss | None = None,
@@ -77,6 +78,7 @@ def tune(
 
     With `out`, a checkpoint is written into `OUT.unfinished` every `save_seconds`, and on SIGINT
     and SIGTERM, from which the run goes on with `resume`; at the end `out` appears as a whole.
+    With `work` instead of `out` it is the directory of checkpoints, and no output is written.
     `stop` is asked after each update; where it says yes, `Stopped` is raised behind a checkpoint.
     Equal arguments give equal numbers on one device, interrupted or not.
     """
@@ -101,8 +103,8 @@ def tune(
     identity = _identity(setup, recipe, engine, loss)
     with contextlib.ExitStack() as held:
         held.enter_context(deterministic(engine.device))
-        held.enter_context(_without_cache(setup.loaded.body))
-        work = None if out is None else work_directory(out)
+        held.enter_context(without_cache(setup.loaded.body))
+        work = work if out is None else work_directory(out)
         if work is not None and engine.first:
             held.enter_context(claimed(work, identity, resume=resume))
         engine.wait()
@@ -154,20 +156,6 @@ def _identity(setup: Setup, recipe: Recipe, engine: Engine, loss: Loss | None) -
         "processes": engine.world,
         "device": engine.device.type,
     }
-
-
-@contextlib.contextmanager
-def _without_cache(body: PreTrainedModel) -> Iterator[None]:
-    """Training and scoring look at whole texts; keeping keys and values would only cost."""
-    config = body.config.get_text_config()
-    before = getattr(config, "use_cache", None)
-    if before:
-        config.use_cache = False
-    try:
-        yield
-    finally:
-        if before:
-            config.use_cache = before
 
 
 def _prepare(
