@@ -124,6 +124,10 @@ def locate(
         )
     numbered = numbered_prefixes(tensors)
     stored = get(config, facts.shared) if facts.shared else depth
+    if type(stored) is not int or stored < 1:
+        raise StackError(
+            f"{location}: config field `{facts.shared}` is {stored!r}, not a number of groups"
+        )
     fitting = [p for p in facts.prefixes if p in numbered]
     if not fitting:  # an older or a composed layout: the end of the name must do
         tail = "." + ".".join(facts.path.split(".")[-2:]) + "."

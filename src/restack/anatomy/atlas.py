@@ -54,7 +54,8 @@ def tied(config: Mapping[str, Any]) -> dict[str, str]:
         return {}
     classes = config.get("architectures")
     names = classes if isinstance(classes, list) else []
-    return next((entry["tied"][n] for n in names if n in entry.get("tied", {})), {})
+    known = entry.get("tied", {})
+    return next((known[n] for n in names if isinstance(n, str) and n in known), {})
 
 
 def for_config(config: Mapping[str, Any]) -> tuple[Facts, ...]:

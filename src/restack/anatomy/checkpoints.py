@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 from restack.anatomy import guess
@@ -60,7 +61,7 @@ def _completed(config: Config, names: set[str]) -> Config:
             f"cannot be built to derive them ({type(error).__name__}: {error})",
             hint="add the lists to config.json, one entry a layer",
         ) from error
-    config = {**config}
+    config = copy.deepcopy(config)
     for name in names:
         if get(full, name) is not None:
             put(config, name, get(full, name))

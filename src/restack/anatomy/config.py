@@ -130,16 +130,19 @@ def rewrite_config(config: Mapping[str, Any], facts: Facts, plan: Plan) -> Confi
 
     for name in BY_NUMBER:
         by_layer = section.get(name)
-        if by_layer and all(str(key).isdigit() for key in by_layer):
+        if by_layer and not isinstance(by_layer, Mapping):
+            raise _malformed(before + name, by_layer, "an object with layer numbers as keys")
+        if by_layer and all(str(key).isdecimal() for key in by_layer):
             entries = {int(key): value for key, value in by_layer.items()}
             kept = {str(i): entries[s] for i, s in enumerate(sources) if s in entries}
             put(new, before + name, kept)
     if isinstance(section.get("attention_types"), list):  # GPT-Neo spells its list as a product
         layers = get(new, f"{before}attention_layers") or _expand(
-            section["attention_types"], sources
+            section["attention_types"], plan.depth, sources
         )
         put(new, f"{before}attention_types", [[layers, 1]])
-    if len(section.get("stage_names") or ()) == plan.depth + 1:
+    stages = section.get("stage_names")
+    if isinstance(stages, list) and len(stages) == plan.depth + 1:
         for name, value in _taps(section, plan).items():
             put(new, before + name, value)
     if facts.shared:
@@ -149,9 +152,21 @@ def rewrite_config(config: Mapping[str, Any], facts: Facts, plan: Plan) -> Confi
     return new
 
 
-def _expand(types: list[Any], sources: tuple[int, ...]) -> list[str]:
-    flat = [kind for kinds, times in types for _ in range(times) for kind in kinds]
+def _expand(types: list[Any], depth: int, sources: tuple[int, ...]) -> list[str]:
+    try:
+        flat = [kind for kinds, times in types for _ in range(min(times, depth)) for kind in kinds]
+    except (TypeError, ValueError):
+        flat = []
+    if len(flat) != depth:
+        expected = f"pairs of kinds and times for {depth} layers"
+        raise _malformed("attention_types", types, expected)
     return [flat[source] for source in sources]
+
+
+def _malformed(field: str, value: Any, expected: str) -> StackError:
+    return StackError(
+        f"config field `{field}` is {value!r}, not {expected}", hint="mend config.json"
+    )
 
 
 def _groups(config: Mapping[str, Any], field: str, plan: Plan) -> int:
@@ -175,7 +190,10 @@ def _taps(section: Mapping[str, Any], plan: Plan) -> Config:
     """Backbones name the output of each layer, and list which of them they return."""
     names = ["stem", *(f"stage{i + 1}" for i in range(len(plan)))]
     taps = []
-    for tap in section.get("out_indices") or ():
+    indices = section.get("out_indices") or []
+    if not isinstance(indices, list) or any(type(tap) is not int for tap in indices):
+        raise _malformed("out_indices", indices, "a list of layer numbers")
+    for tap in indices:
         tap = tap + plan.depth + 1 if tap < 0 else tap
         places = [i + 1 for i, source in enumerate(plan.sources) if source == tap - 1]
         if tap in (0, plan.depth):

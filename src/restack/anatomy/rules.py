@@ -30,6 +30,8 @@ class Rule:
 
     def rewrite(self, section: Section, sources: Sequence[int], depth: int) -> Section:
         """The new values of this rule's fields, or StackError."""
+        for field in self.fields:
+            _check(field, section[field])
         wanted = [self.kind(section, source, depth) for source in sources]
         new_depth = len(sources)
         unchanged = {field: section[field] for field in self.fields}
@@ -43,6 +45,51 @@ class Rule:
             f"the config decides by {names} ({shown}) what each layer is, by its number, "
             f"and no value of it describes the new order of the layers",
             hint="choose a plan that keeps layers of one kind where the config expects that kind",
+        )
+
+
+# Fields that list layers, each by its number.
+_LISTS = frozenset(
+    (
+        "moe_layers",
+        "global_attn_indexes",
+        "window_block_indices",
+        "fullatt_block_indexes",
+        "full_attn_idxs",
+        "attn_layer_indices",
+        "rope_scaling_layers",
+        "cross_attention_layers",
+        "mlp_only_layers",
+    )
+)
+# Fields by which layer numbers are divided.
+_DIVISORS = frozenset(
+    (
+        "attn_layer_period",
+        "expert_layer_period",
+        "cross_attention_frequency",
+        "decoder_sparse_step",
+        "moe_layer_interval",
+    )
+)
+_FLAGS = frozenset(("scale_attn_by_inverse_layer_idx",))
+
+
+def _check(field: str, value: object) -> None:
+    """Refuse what cannot be layer numbers before it is computed with."""
+    if field in _FLAGS:
+        return
+    if field in _LISTS:
+        expected, fits = "a list of layer numbers", isinstance(value, list)
+        fits = fits and all(type(number) is int for number in value)  # type: ignore[attr-defined]
+    else:
+        least = 1 if field in _DIVISORS else -1  # -1 stands for the last layer
+        expected = "a number of layers"
+        fits = type(value) is int and value >= least
+    if not fits:
+        raise StackError(
+            f"config field `{field}` is {value!r}, not {expected}",
+            hint="mend config.json, or take the field out if the model does not read it",
         )
 
 

@@ -64,6 +64,7 @@ def check_places(stack: Stack, plan: Plan, config: Config) -> None:
 
         try:
             full = live.config_from(config)
+            base = live.build_meta(full)
         except Exception as error:  # a type that transformers does not know, or a config it refuses
             raise StackError(
                 f"the layers of `{stack.path}` are of {len(set(stack.kinds))} kinds, and the class "
@@ -71,7 +72,7 @@ def check_places(stack: Stack, plan: Plan, config: Config) -> None:
                 f"cannot be built: {' '.join(str(error).split())[:160]}",
                 hint="load the model and call restack(model, plan)",
             ) from error
-        wrong = misfits(facts, full, live.build_meta(full), live.build_meta, plan)
+        wrong = misfits(facts, full, base, live.build_meta, plan)
         if wrong:
             raise misfit(stack, plan, wrong)
 
