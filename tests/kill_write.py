@@ -1,11 +1,13 @@
-"""`kill -9` at random moments of writing and publishing: never an output that loads and is wrong.
+"""`kill -9` at random moments of an edit: never an output that loads and is wrong.
 
-`python tests/kill_write.py 100` kills that many runs and prints a summary; the test suite kills a
-few. Each run replaces a checkpoint of the old version by one of the new version, in shards.
+`python tests/kill_write.py 100` kills that many edits and prints a summary; the test suite kills a
+few. Each edit replaces what was made of one checkpoint by what is made of another, in shards, with
+copied, zeroed and fresh layers.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -16,50 +18,52 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
+import safetensors.numpy
+
+from restack import Options, edit
 from restack.anatomy.checkpoint import open_checkpoint
 from restack.errors import CheckpointError
-from restack.surgery.publish import publish
-from restack.surgery.write import Made, Range, Target, Zeros, write_weights
 
-SIZE = 1_500_000
-SHARD = 2_000_000
-
-
-def write_version(out: Path, version: int, source: Path) -> None:
-    """A checkpoint whose every byte, config and weights, tells its version or is zero."""
-
-    def made() -> list[bytes]:
-        return [bytes([version]) * 100_000] * (SIZE // 100_000)
-
-    with publish(out, force=True, inputs=[source]) as work:
-        (work / "config.json").write_text(f'{{"version": {version}}}')
-        path = source / f"bytes{version}"
-        targets = [
-            *(Target(f"range{n}", "U8", (SIZE,), Range(path, 0, SIZE)) for n in range(4)),
-            Target("made", "U8", (SIZE,), Made(lambda: iter(made()))),
-            Target("zeros", "U8", (SIZE,), Zeros()),
-        ]
-        write_weights(work, targets, shard_size=SHARD)
-        (work / "tokenizer.json").write_text("{}")
+PLAN = "0x2,1,1@noop,0@fresh,1"
+SHARD = 500_000
+VERSIONS = (1, 2)
 
 
-def version_of(directory: Path) -> int:
+def make_source(where: Path, version: int) -> None:
+    """A small Llama of two layers, whose every value is its version."""
+    where.mkdir()
+    config = {"model_type": "llama", "num_hidden_layers": 2, "version": version}
+    (where / "config.json").write_text(json.dumps(config))
+    (where / "tokenizer.json").write_text("{}")
+    parts = ("self_attn.q_proj.weight", "self_attn.o_proj.weight", "mlp.down_proj.weight")
+    names = ["model.embed_tokens.weight", "model.norm.weight"]
+    names += [f"model.layers.{layer}.{part}" for layer in (0, 1) for part in parts]
+    tensors = {name: np.full((200, 250), version, np.float32) for name in names}
+    safetensors.numpy.save_file(tensors, where / "model.safetensors", {"format": "pt"})
+
+
+def write_version(out: Path, version: int, sources: Path) -> None:
+    edit(sources / f"in{version}", PLAN, out, Options(force=True, shard_size=SHARD))
+
+
+def tree(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def version_of(directory: Path, place: Path) -> int:
     """Which version a directory holds; CheckpointError if it does not load."""
-    found = open_checkpoint(directory)
-    version: int = found.config["version"]
-    assert set(found.tensors) == {"range0", "range1", "range2", "range3", "made", "zeros"}
-    for tensor in found.tensors.values():
-        data = found.path(tensor.shard).read_bytes()[tensor.start : tensor.end]
-        assert data == bytes([version if tensor.name != "zeros" else 0]) * SIZE, tensor
+    version: int = open_checkpoint(directory).config["version"]
+    assert tree(directory) == tree(place / f"whole{version}")
     return version
 
 
 def kill_once(place: Path, delay: float) -> str:
     """Start a replacement of version 1 by 2 in `place`, kill it, look; returns what was found."""
-    out, source = place / "out", place / "in"
-    write_version(out, 1, source)
+    out = place / "out"
+    write_version(out, 1, place)
     process = subprocess.Popen(
-        [sys.executable, __file__, "write", str(out), str(source)],
+        [sys.executable, __file__, "write", str(out), str(place)],
         stdout=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
@@ -71,19 +75,19 @@ def kill_once(place: Path, delay: float) -> str:
     left = [path for path in place.iterdir() if path.name.startswith(".out.")]
     for path in left:  # what an unfinished directory holds is complete or does not load
         try:
-            version_of(path)
+            version_of(path, place)
         except CheckpointError:
             continue
     outcome = "left over, " if left else ""
     try:
-        outcome += f"version {version_of(out)}"
+        outcome += f"version {version_of(out, place)}"
     except CheckpointError:
         assert not out.exists()
         outcome += "no output"
-    write_version(place / "another", 1, source)  # the next run
-    assert version_of(out) in (1, 2)  # an output that was set aside is back
-    assert sorted(path.name for path in place.iterdir()) == ["another", "in", "out"]
+    write_version(place / "another", 1, place)  # the next run
+    assert version_of(out, place) in VERSIONS  # an output that was set aside is back
     shutil.rmtree(place / "another")
+    assert not [path for path in place.iterdir() if path.name.startswith(".")]
     return outcome
 
 
@@ -91,11 +95,11 @@ def kill(times: int, seed: int = 0) -> Counter[str]:
     chance = random.Random(seed)
     place = Path(tempfile.mkdtemp(prefix="restack-kill-"))
     try:
-        (place / "in").mkdir()
-        for version in (1, 2):
-            (place / "in" / f"bytes{version}").write_bytes(bytes([version]) * SIZE)
+        for version in VERSIONS:
+            make_source(place / f"in{version}", version)
+            write_version(place / f"whole{version}", version, place)
         begun = time.perf_counter()
-        write_version(place / "out", 1, place / "in")
+        write_version(place / "out", 1, place)
         usual = time.perf_counter() - begun
         return Counter(kill_once(place, chance.random() * usual * 1.6) for _ in range(times))
     finally:

@@ -52,7 +52,7 @@ def choose(name: str) -> Init:
     """The initialiser of this name."""
     if name not in INITS:
         raise PlanError(
-            f"no initialiser is called {name!r}", hint=f"choose one of {', '.join(INITS)}"
+            f"no initialiser is called {name!r}", hint=f"choose one of {', '.join(INITS)}, family"
         )
     return INITS[name]
 
