@@ -256,9 +256,9 @@ def everything(rows: int = 40) -> Findings:
         "Dropping layers of a made-up model",
         "How much of a model is needed? All numbers on this page are made up.",
         (
-            Line("kept", "97.6 %", "of the accuracy of the untouched model with 6 of 12 layers"),
+            Line("kept", "97.6%", "of the accuracy of the untouched model with 6 of 12 layers"),
             Line("lost", "2.1 points", "on average over three tasks when the top half is dropped"),
-            Line("saved", "1.94 x", "faster fine-tuning, and 40% of the parameters"),
+            Line("saved", "1.94×", "faster fine-tuning, and 40% of the parameters"),
             Line(
                 "found",
                 "",

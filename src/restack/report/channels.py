@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from restack.report import words
-from restack.report.rows import Row, names
+from restack.report.rows import Row, names, panels
 from restack.report.theme import SERIES
 from restack.studies.findings import Axis, Figure
 
@@ -68,29 +68,38 @@ def tick_format(axis: Axis, values: Sequence[float]) -> str:
 
 
 def colour(figure: Figure, alt: Any) -> Any:
-    """A colour for each measured series and grey for the published; a legend if there are more."""
-    ours, _, domain = _series(figure)
-    tones = [f"@series{place % len(SERIES['light'])}" for place in range(len(ours))]
+    """A colour for each measured series and grey for the published; a legend if it needs one."""
+    ours, domain = _series(figure)
+    count = 1 if _panels_say_it(figure) else len(SERIES["light"])
+    tones = [f"@series{place % count}" for place in range(len(ours))]
     tones += ["@paper"] * (len(domain) - len(ours))
     scale = alt.Scale(domain=domain, range=tones)
-    return alt.Color("series:N", scale=scale, sort=None, legend=_legend(domain, alt))
+    return alt.Color("series:N", scale=scale, sort=None, legend=_legend(figure, alt))
 
 
 def shape(figure: Figure, alt: Any) -> Any:
     """Discs for the measured series, other shapes for the published ones."""
-    ours, paper, domain = _series(figure)
+    ours, domain = _series(figure)
     shapes = ["circle"] * len(ours)
-    shapes += [_SHAPES[place % len(_SHAPES)] for place in range(len(paper))]
+    shapes += [_SHAPES[place % len(_SHAPES)] for place in range(len(domain) - len(ours))]
     scale = alt.Scale(domain=domain, range=shapes)
-    return alt.Shape("series:N", scale=scale, sort=None, legend=_legend(domain, alt))
+    return alt.Shape("series:N", scale=scale, sort=None, legend=_legend(figure, alt))
 
 
-def _series(figure: Figure) -> tuple[list[str], list[str], list[str]]:
+def _series(figure: Figure) -> tuple[list[str], list[str]]:
+    """The names of the measured series, and of all."""
     ours = list(names(figure, published=False))
-    paper = [name for name in names(figure, published=True) if name not in ours]
-    return ours, paper, [*ours, *paper]
+    paper = names(figure, published=True)
+    return ours, [*ours, *(name for name in paper if name not in ours)]
 
 
-def _legend(domain: list[str], alt: Any) -> Any:
+def _panels_say_it(figure: Figure) -> bool:
+    ours, domain = _series(figure)
+    return ours == domain == list(panels(figure))
+
+
+def _legend(figure: Figure, alt: Any) -> Any:
+    if len(_series(figure)[1]) < 2 or _panels_say_it(figure):
+        return None
     # alike for colour and shape, so that the two are merged; opaque, or the bands make it faint
-    return alt.Legend(title=None, symbolOpacity=1) if len(domain) > 1 else None
+    return alt.Legend(title=None, symbolOpacity=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from restack.errors import RestackError
@@ -72,7 +74,7 @@ def fit(spec: Spec, width: int) -> Spec:
         return {**spec, "width": width, "autosize": {"type": "fit-x", "contains": "padding"}}
     count = len({row["panel"] for row in spec["datasets"]["rows"]})
     columns = max(1, min(_COLUMNS, count, (width - 50) // 200))
-    inner = (width - 76 - (columns - 1) * 30) // columns
+    inner = (width - 70 - (columns - 1) * 26) // columns
     return {**spec, "columns": columns, "spec": {**spec["spec"], "width": max(120, inner)}}
 
 
@@ -92,6 +94,7 @@ def _height(figure: Figure, data: list[Row], several: bool) -> int:
 
 
 def _curve(figure: Figure, data: list[Row], alt: Any) -> list[Any]:
+    layer = partial(_layer, data, alt)
     x = numbers(alt.X, figure.x, _values(data, "x"), alt)
     y = numbers(alt.Y, figure.y, _values(data, "y", "low", "high"), alt)
     tone = colour(figure, alt)
@@ -99,47 +102,48 @@ def _curve(figure: Figure, data: list[Row], alt: Any) -> list[Any]:
     band = {"x": x("x:Q"), "y": y("low:Q"), "y2": "high:Q", "color": tone}
     return [
         *_rules(data, x, y, alt),
-        _part("point", alt, has="low").mark_area(opacity=0.16).encode(**band),
-        _part("paper", alt).mark_line(strokeDash=[4, 3], strokeWidth=1.2).encode(**line),
-        _part("point", alt).mark_line(strokeWidth=2).encode(**line),
-        *_points(figure, alt, 40, x=x("x:Q"), y=y("y:Q")),
+        *layer("point", "area", {"opacity": 0.16}, has="low", **band),
+        *layer("paper", "line", {"strokeDash": [4, 3], "strokeWidth": 1.2}, **line),
+        *layer("point", "line", {"strokeWidth": 2}, **line),
+        *_points(figure, data, alt, 40, x=x("x:Q"), y=y("y:Q")),
     ]
 
 
 def _bars(figure: Figure, data: list[Row], alt: Any) -> list[Any]:
+    layer = partial(_layer, data, alt)
+    # a bar that begins elsewhere than at zero would lie about proportions: points instead
     from_zero = figure.y.domain is None or figure.y.domain[0] <= 0 <= figure.y.domain[1]
     x = categories(alt.X, "x", figure.x, data, alt)
     y = numbers(alt.Y, figure.y, _values(data, "y", "low", "high"), alt, zero=from_zero)
+    tone = colour(figure, alt)
     series = [*names(figure, published=False), *names(figure, published=True)]
     at: dict[str, Any] = {"x": x("x:O")}
     if len(series) > 1:
         at["xOffset"] = alt.XOffset("series:N", sort=series)
-    whisker = {"y": y("low:Q"), "y2": "high:Q"}
-    if not from_zero:  # a bar that begins elsewhere would lie about proportions: points instead
-        whisker["color"] = colour(figure, alt)
-    bars = _part("point", alt).mark_bar(opacity=0.85, cornerRadiusEnd=2)
-    layers = [bars.encode(y=y("y:Q"), color=colour(figure, alt), tooltip="said:N", **at)]
+    ends = {"y": y("low:Q"), "y2": "high:Q", "color": alt.value("@ink") if from_zero else tone}
+    bar = {"opacity": 0.85, "cornerRadiusEnd": 2}
+    bars = layer("point", "bar", bar, y=y("y:Q"), color=tone, tooltip="said:N", **at)
     return [
         *_rules(data, x, y, alt),
-        *(layers if from_zero else []),
-        _part("point", alt, has="low")
-        .mark_rule(strokeWidth=1.6, color="@ink")
-        .encode(**whisker, **at),
-        *_points(figure, alt, 60, measured=not from_zero, y=y("y:Q"), **at),
+        *(bars if from_zero else []),
+        *layer("point", "rule", {"strokeWidth": 1.6}, has="low", **ends, **at),
+        *_points(figure, data, alt, 60, measured=not from_zero, y=y("y:Q"), **at),
     ]
 
 
 def _dots(figure: Figure, data: list[Row], alt: Any) -> list[Any]:
+    whiskers = partial(
+        _layer, data, alt, "point", "rule", {"strokeWidth": 2, "opacity": 0.55}, has="low"
+    )
     tone = colour(figure, alt)
     heights = _values(data, "y", "low", "high")
-    whiskers = _part("point", alt, has="low").mark_rule(strokeWidth=2, opacity=0.55)
     if not _by_category(figure):
         x = numbers(alt.X, figure.x, _values(data, "x"), alt)
         y = numbers(alt.Y, figure.y, heights, alt)
         return [
             *_rules(data, x, y, alt),
-            whiskers.encode(x=x("x:Q"), y=y("low:Q"), y2="high:Q", color=tone),
-            *_points(figure, alt, 60, x=x("x:Q"), y=y("y:Q")),
+            *whiskers(x=x("x:Q"), y=y("low:Q"), y2="high:Q", color=tone),
+            *_points(figure, data, alt, 60, x=x("x:Q"), y=y("y:Q")),
         ]
     # rows: the categories of x go down, the values of y to the right
     across = numbers(alt.X, figure.y, heights, alt)
@@ -150,28 +154,29 @@ def _dots(figure: Figure, data: list[Row], alt: Any) -> list[Any]:
         at["yOffset"] = alt.YOffset("series:N", sort=ours)
     return [
         *_rules(data, across, down, alt, turned=True),
-        whiskers.encode(x=across("low:Q"), x2="high:Q", color=tone, **at),
-        *_points(figure, alt, 60, x=across("y:Q"), **at),
+        *whiskers(x=across("low:Q"), x2="high:Q", color=tone, **at),
+        *_points(figure, data, alt, 60, x=across("y:Q"), **at),
     ]
 
 
 def _density(figure: Figure, data: list[Row], alt: Any) -> list[Any]:
+    layer = partial(_layer, data, alt)
     x = numbers(alt.X, figure.x, _values(data, "x"), alt)
     axis = alt.Axis(title=words.axis_title(figure.y), labels=False, grid=False)
     y = alt.Y("y:Q", axis=axis, stack=None)
-    common = {"x": x("x:Q"), "color": colour(figure, alt)}
-    area = _part("point", alt).mark_area(opacity=0.2, line={"strokeWidth": 2})
-    ticks = _part("tick", alt).mark_point(shape="stroke", angle=90, size=90, strokeWidth=1.5)
+    at = {"x": x("x:Q"), "color": colour(figure, alt)}
+    tick = {"shape": "stroke", "angle": 90, "size": 90, "strokeWidth": 1.5}
     return [
-        area.encode(y=y, **common),
-        _part("paper", alt).mark_line(strokeDash=[4, 3]).encode(y=y, **common),
-        ticks.encode(y=alt.value("height"), tooltip="said:N", **common),
+        *layer("point", "area", {"opacity": 0.2, "line": {"strokeWidth": 2}}, y=y, **at),
+        *layer("paper", "line", {"strokeDash": [4, 3]}, y=y, **at),
+        *layer("tick", "point", tick, y=alt.value("height"), tooltip="said:N", **at),
         *_rules(data, x, lambda field: y, alt),
     ]
 
 
 def _heatmap(figure: Figure, data: list[Row], alt: Any) -> list[Any]:
     assert figure.colour is not None  # Figure has seen to it
+    layer = partial(_layer, data, alt, "cell", "rect")
     values = _values(data, "value")
     low, high = figure.colour.domain or (min(values, default=0), max(values, default=1))
     steps = [f"@step{place}" for place in range(5)]
@@ -193,68 +198,76 @@ def _heatmap(figure: Figure, data: list[Row], alt: Any) -> list[Any]:
         "y": categories(alt.Y, "y", figure.y, data, alt, upwards=True)("y:O"),
         "tooltip": "said:N",
     }
-    cells = alt.Chart()
-    known, unknown = (alt.FieldValidPredicate(field="value", valid=v) for v in (True, False))
     border = {"stroke": "@ground", "strokeWidth": 1}
     return [
-        cells.mark_rect(color="@empty", **border).transform_filter(unknown).encode(**at),
-        cells.mark_rect(**border)
-        .transform_filter(known)
-        .encode(color=alt.Color("value:Q", scale=scale, legend=legend), **at),
+        *layer({"color": "@empty", **border}, lacks="value", **at),
+        *layer(border, has="value", color=alt.Color("value:Q", scale=scale, legend=legend), **at),
     ]
 
 
 # --- what they share ----------------------------------------------------------------------------
 
 
-def _points(figure: Figure, alt: Any, size: int, *, measured: bool = True, **at: Any) -> list[Any]:
+def _points(
+    figure: Figure, data: list[Row], alt: Any, size: int, *, measured: bool = True, **at: Any
+) -> list[Any]:
     """Discs, open where there are too few trials; what is published in grey shapes."""
+    layer = partial(_layer, data, alt)
     at |= {"tooltip": "said:N", "color": colour(figure, alt), "shape": shape(figure, alt)}
     mark: dict[str, Any] = {"filled": True, "size": size, "opacity": 1}
-    found = []
-    if measured:
-        few, many = (alt.FieldEqualPredicate(field="few", equal=v) for v in (True, False))
-        point = _part("point", alt)
-        found = [
-            point.transform_filter(many).mark_point(**mark).encode(**at),
-            point.transform_filter(few)
-            .mark_point(**mark, fill="@ground", strokeWidth=1.8)
-            .encode(**at),
-        ]
-    mark["size"] = size + 24  # a diamond looks smaller than a disc
-    return [*found, _part("paper", alt).mark_point(**mark).encode(**at)]
+    opened = {**mark, "fill": "@ground", "strokeWidth": 1.8}
+    larger = {**mark, "size": size + 24}  # a diamond looks smaller than a disc
+    return [
+        *(layer("point", "point", mark, lacks="few", **at) if measured else []),
+        *(layer("point", "point", opened, has="few", **at) if measured else []),
+        *layer("paper", "point", larger, **at),
+    ]
 
 
 def _rules(data: list[Row], x: Place, y: Place, alt: Any, *, turned: bool = False) -> list[Any]:
     """Lines across the panel, each with its name at the end."""
     found = []
     for axis in ("x", "y"):
-        if not any(row["part"] == f"rule {axis}" for row in data):
-            continue
+        part = f"rule {axis}"
         upright = (axis == "x") != turned
         at = {"x": x(f"{axis}:Q")} if upright else {"y": y(f"{axis}:Q")}
-        beside = {"align": "left", "dx": 4, "baseline": "top"}
-        if not upright:
-            beside = {"align": "right", "dy": -4, "baseline": "bottom"}
         end = {"y": alt.value(0)} if upright else {"x": alt.value("width")}
-        rule = _part(f"rule {axis}", alt)
-        found += [
-            rule.mark_rule(color="@rule", strokeDash=[2, 3], strokeWidth=1.4).encode(
-                **at, tooltip="said:N"
-            ),
-            rule.mark_text(color="@muted", fontSize=11, **beside).encode(
-                **at, **end, text="name:N"
-            ),
-        ]
+        line = {"color": "@rule", "strokeDash": [2, 3], "strokeWidth": 1.4}
+        name: dict[str, Any] = {"color": "@muted", "fontSize": 11}
+        found += _layer(data, alt, part, "rule", line, tooltip="said:N", **at)
+        said: dict[str, Any] = {"text": "name:N", **at, **end}
+        if upright:  # beside the line, on the side where there is room
+            left, right = ({**name, "baseline": "top", "align": x} for x in ("left", "right"))
+            found += _layer(data, alt, part, "text", {**left, "dx": 4}, lacks="high_up", **said)
+            found += _layer(data, alt, part, "text", {**right, "dx": -4}, has="high_up", **said)
+        else:
+            above = {**name, "align": "right", "dy": -4, "baseline": "bottom"}
+            found += _layer(data, alt, part, "text", above, **said)
     return found
 
 
-def _part(part: str, alt: Any, has: str | None = None) -> Any:
-    """A chart of nothing yet over the rows of one part, or those among them that have a value."""
-    base = alt.Chart().transform_filter(alt.FieldEqualPredicate(field="part", equal=part))
-    if has:
-        base = base.transform_filter(alt.FieldValidPredicate(field=has, valid=True))
-    return base
+def _layer(
+    data: list[Row],
+    alt: Any,
+    part: str,
+    mark: str,
+    settings: Mapping[str, Any],
+    *,
+    has: str | None = None,
+    lacks: str | None = None,
+    **encoding: Any,
+) -> list[Any]:
+    """The rows of one part as marks, or only those that have or lack a value; none if none are.
+
+    A layer without rows would leave its scales without an extent.
+    """
+    rows = [row for row in data if row["part"] == part]
+    made = alt.Chart().transform_filter(alt.FieldEqualPredicate(field="part", equal=part))
+    for name, wanted in ((has, True), (lacks, False)):
+        if name:
+            rows = [row for row in rows if (row.get(name) is not None) is wanted]
+            made = made.transform_filter(alt.FieldValidPredicate(field=name, valid=wanted))
+    return [getattr(made, f"mark_{mark}")(**settings).encode(**encoding)] if rows else []
 
 
 def _by_category(figure: Figure) -> bool:

@@ -73,7 +73,7 @@ def _point(figure: Figure, series: Series, point: Point) -> Row:
         "y": point.y,
         "low": point.low,
         "high": point.high,
-        "few": _few(series, point),
+        "few": True if _few(series, point) else None,
         "said": _said(figure, series, point),
     }
 
@@ -114,14 +114,23 @@ def _in_panels(figure: Figure, rule: Rule) -> tuple[str, ...]:
 def _rule(figure: Figure, rule: Rule, panel: str) -> Row:
     axis = figure.x if rule.axis == "x" else figure.y
     digits = 2 if axis.unit == "%" else None
+    low, high = axis.domain or _reach(figure, rule.axis)
     return {
         "part": f"rule {rule.axis}",
         "panel": panel,
         rule.axis: rule.value,
         "name": rule.name,
+        # where its name would run out of the panel on the right
+        "high_up": True if rule.value > (low + high) / 2 else None,
         "said": f"{rule.name}: {words.with_unit(rule.value, axis.unit, digits)}"
         + ("\npublished" if rule.published else ""),
     }
+
+
+def _reach(figure: Figure, axis: str) -> tuple[float, float]:
+    values = [p.x if axis == "x" else p.y for series in figure.series for p in series.points]
+    found = [value for value in values if not isinstance(value, str)]
+    return min(found, default=0.0), max(found, default=0.0)
 
 
 def _cell(figure: Figure, cell: Cell) -> Row:

@@ -79,6 +79,7 @@ def config(theme: str) -> Spec:
             "tickSize": 4,
             "labelLimit": 150,
             "labelOverlap": True,
+            "labelFlush": False,
         },
         "axisY": {"domain": False, "ticks": False},
         "axisX": {"grid": False},

@@ -83,9 +83,11 @@ def entry_text(entry: Entry, column: Column, digits: int) -> str:
 
 
 def entry_spread(entry: Entry, column: Column, digits: int) -> str:
-    """The interval of an entry; empty where it has none."""
+    """The interval of an entry; the number of trials where they are too few for one."""
     if not isinstance(entry, Number):
         return ""
+    if few(entry):
+        return f"n = {entry.n}"
     return spread(entry.value, entry.low, entry.high, column.unit, digits)
 
 
