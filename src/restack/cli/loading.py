@@ -132,7 +132,13 @@ class Loading:
         from transformers import AutoTokenizer
 
         common = {"revision": self.revision, "trust_remote_code": self.trust_remote_code}
-        return _loaded(location, lambda: AutoTokenizer.from_pretrained(location, **common))
+        found = _loaded(location, lambda: AutoTokenizer.from_pretrained(location, **common))
+        if _knows_no_word(found):
+            raise CheckpointError(
+                f"{location} has no tokenizer: its files lack a vocabulary",
+                hint="save the tokenizer that the model was trained with beside it",
+            )
+        return found
 
     @property
     def _dtype(self) -> Any:
@@ -187,6 +193,15 @@ def _class_of(location: str, loading: Loading, kind: str | None) -> Any:
             return getattr(transformers, auto)
     found = (getattr(transformers, name, None) for name in names)
     return next((cls for cls in found if cls is not None), transformers.AutoModel)
+
+
+def _knows_no_word(tokenizer: Any) -> bool:
+    """Whether transformers made a tokenizer of nothing, which it does for BERT and many others.
+
+    It has special tokens only, of T5 also its sentinels and the sign for a blank.
+    """
+    known = set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens)
+    return not [token for token in known if len(token) > 1 and "extra_id_" not in token]
 
 
 def _loaded(location: str, load: Any) -> Any:

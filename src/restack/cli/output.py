@@ -68,7 +68,8 @@ def byte_progress(label: str) -> Iterator[tuple[Callable[[int], None], Callable[
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+    seen = sys.stderr.isatty()  # elsewhere it would leave an empty line
+    with Progress(*columns, console=console(stderr=True), transient=True, disable=not seen) as bar:
         task = bar.add_task(label, total=None)
 
         def start(total: int) -> None:
