@@ -44,7 +44,15 @@ def options(
 
 def main() -> None:
     """Run the command line; errors are one message on standard error, never a traceback."""
-    from restack.cli import compare, lens, probe, score, surgery, sweep  # noqa: F401  (they register)
+    from restack.cli import (  # noqa: F401  (they register their commands)
+        compare,
+        lens,
+        probe,
+        score,
+        study,
+        surgery,
+        sweep,
+    )
 
     try:
         app()

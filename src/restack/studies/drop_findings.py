@@ -1,0 +1,553 @@
+"""The figures and tables of Sajjad et al., from the rows of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from restack.stats import layers_within
+from restack.studies.claims_drop import CLAIMS, dropped, layer_scores, loss, moved
+from restack.studies.drop import STRATEGIES, STUDY, by_contribution, counts
+from restack.studies.findings import (
+    Axis,
+    Column,
+    DrawnPlan,
+    Entry,
+    Figure,
+    Findings,
+    Line,
+    Number,
+    Point,
+    Rule,
+    Series,
+    Table,
+)
+from restack.studies.published import (
+    drop_contributions,
+    drop_from_finetuned,
+    drop_layers_within,
+    drop_scores,
+    drop_sizes,
+)
+from restack.studies.telling import (
+    IN_PAPERS,
+    Part,
+    axis_of,
+    findings_of,
+    number,
+    task_name,
+)
+from restack.studies.view import Unmeasured, View, average, difference, mean_of, task_means
+from restack.sweep.rows import Row
+
+PAPER = (
+    "Sajjad, Dalvi, Durrani, Nakov: Poor Man's BERT: Smaller and Faster Transformer Models (2020)"
+)
+DROPPED, LOOKED, COST = "Layers dropped before fine-tuning", "Inside the tuned model", "Cost"
+ORDER = (*STRATEGIES, "contribution")
+
+
+def findings(rows: Sequence[Row]) -> Findings:
+    """What the study of dropped layers has found."""
+    return findings_of(
+        STUDY,
+        "Dropped layers",
+        "Layers are left out of pretrained models by six strategies, and the rest is fine-tuned: "
+        "what that costs and saves.",
+        rows,
+        CLAIMS,
+        _tell,
+        (PAPER,),
+    )
+
+
+def _tell(view: View) -> Part:
+    part = Part()
+    part.add(
+        _strategies(view), _needed(view), _classifiers(view), _moved(view), _contribution(view)
+    )
+    part.add(_loss(view), _tasks(view), _within(view), _cost(view), _again(view), _distilled(view))
+    part.add(*_plans(view), *_summary(view))
+    return part
+
+
+def _strategies(view: View) -> Figure | None:
+    """Figures 2 and 3: averages over tasks for each strategy and number of layers."""
+    tasks = view.tasks("strategies")
+    series = []
+    for count in counts(view.depth):
+        points = []
+        for name in ORDER:
+            for threshold, rows in _variants(view, name, count):
+                mean = average(rows)
+                if mean is not None:
+                    said = f"{rows[0].trial.plan}{f', threshold {threshold}' if threshold else ''}"
+                    points.append(Point.of(name, mean, said))
+        if points:
+            series.append(Series("here", tuple(points), facet=f"{count} dropped"))
+        paper = published_average(view, count, tasks)
+        if paper is not None:
+            point = (Point("top", paper, label="paper, table 1, the same tasks"),)
+            series.append(Series("paper", point, True, f"{count} dropped"))
+    whole = average(view.where("strategies", strategy="none"))
+    if not series or whole is None:
+        return None
+    return Figure(
+        "strategies",
+        f"Strategies, average over {', '.join(map(task_name, tasks))}",
+        "dots",
+        Axis("strategy", kind="category", order=ORDER),
+        Axis("average score", "%"),
+        tuple(series),
+        (Rule(whole.mean, "untouched"),),
+        note="Contribution drops what is above a threshold, which is not always as many layers.",
+        section=DROPPED,
+        paper="Sajjad et al., figures 2, 3",
+    )
+
+
+def _variants(view: View, strategy: str, count: int) -> list[tuple[str, list[Row]]]:
+    """The trials of a strategy; those of contribution by threshold, of the widest alone."""
+    rows = view.where("strategies", strategy=strategy, k=count)
+    known = sorted({str(row.labels.get("threshold", "")) for row in rows}, reverse=True)
+    return [(t, [r for r in rows if str(r.labels.get("threshold", "")) == t]) for t in known[:1]]
+
+
+def published(view: View, task: str) -> dict[int, float]:
+    """The published score of this model on a task, by top layers dropped."""
+    return {
+        score.change: score.value
+        for score in drop_scores()
+        if score.model == view.published and score.task == IN_PAPERS.get(task)
+    }
+
+
+def published_average(view: View, count: int, tasks: Sequence[str]) -> float | None:
+    """The published average over the same tasks, if all of them are there."""
+    values = [published(view, task).get(count) for task in tasks]
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def _needed(view: View) -> Figure | None:
+    """How scores fall as top layers go one by one."""
+    series, rules = [], []
+    tasks = view.tasks("needed")
+    for task in tasks:
+        found = [
+            (k, view.where("needed", task=task, k=k))
+            for k in view.values_of("needed", "k", task=task)
+        ]
+        points = tuple(Point.of(k, mean_of(rows), rows[0].trial.plan or "") for k, rows in found)
+        series.append(Series("here", points, facet=task_name(task)))
+        paper = published(view, task)
+        if paper:
+            points = tuple(Point(k, value) for k, value in paper.items())
+            series.append(Series("paper", points, True, task_name(task)))
+        if found and found[0][0] == 0:
+            rules.append(Rule(mean_of(found[0][1]).mean, "untouched", facet=task_name(task)))
+    if not series:
+        return None
+    return Figure(
+        "needed",
+        "Scores as more top layers are dropped",
+        "curve",
+        Axis("top layers dropped"),
+        axis_of(tasks),
+        tuple(series),
+        tuple(rules),
+        section=DROPPED,
+        paper="Sajjad et al., tables 1, 2",
+    )
+
+
+def _loss(view: View) -> Table | None:
+    """The average loss of each strategy and number."""
+    rows: list[tuple[Entry, ...]] = []
+    sizes = {(s.model, s.dropped): s.loss for s in drop_sizes()}
+    for name in ORDER:
+        counted = sorted({r.labels["k"] for r in view.where("strategies", strategy=name)})
+        for count in counted:
+            try:
+                found = loss(view, name, count)
+            except Unmeasured:
+                continue
+            theirs = sizes.get((str(view.published), count)) if name == "top" else None
+            rows.append(
+                (
+                    name,
+                    count,
+                    Number(found.mean, found.low, found.high, found.n),
+                    None if theirs is None else Number(theirs, published=True),
+                    dropped(view, name, count)[0].trial.plan,
+                )
+            )
+    if not rows:
+        return None
+    return Table(
+        "table-loss",
+        "Average loss by strategy",
+        (
+            Column("strategy"),
+            Column("dropped", "number"),
+            Column("loss", "number", "%", 2),
+            Column("paper", "number", "%", 2, published=True),
+            Column("plan", "plan"),
+        ),
+        tuple(rows),
+        note="Against the untouched model, pair by pair of task and seed; the paper's averages are "
+        "over its own five stable tasks.",
+        section=DROPPED,
+        paper="Sajjad et al., figure 2 and table 3",
+    )
+
+
+def _tasks(view: View) -> Table | None:
+    """Tables 1 and 6: top layers dropped, task by task."""
+    rows: list[tuple[Entry, ...]] = []
+    for task in view.tasks("strategies"):
+        whole = [r for r in view.where("strategies", strategy="none") if r.trial.task == task]
+        paper = published(view, task)
+        for count in (0, *counts(view.depth)):
+            found = (
+                whole
+                if count == 0
+                else view.where("strategies", strategy="top", k=count, task=task)
+            )
+            if not found:
+                continue
+            gap = difference(found, whole) if count and whole else None
+            theirs = paper.get(count)
+            rows.append(
+                (
+                    task_name(task),
+                    count,
+                    number(found),
+                    None if gap is None else Number(gap.mean, gap.low, gap.high, gap.n),
+                    None if theirs is None else Number(theirs, published=True),
+                    None
+                    if theirs is None or not count
+                    else Number(theirs - paper[0], published=True),
+                )
+            )
+    if not rows:
+        return None
+    return Table(
+        "table-tasks",
+        "Top layers dropped, task by task",
+        (
+            Column("task"),
+            Column("dropped", "number"),
+            Column("score", "number", "%", 2),
+            Column("change", "number", "%", 2),
+            Column("paper", "number", "%", 2, published=True),
+            Column("change in the paper", "number", "%", 2, published=True),
+        ),
+        tuple(rows),
+        section=DROPPED,
+        paper="Sajjad et al., tables 1, 6",
+    )
+
+
+def _within(view: View) -> Table | None:
+    """Table 2: how many top layers can go within 1, 2 and 3 points."""
+    rows: list[tuple[Entry, ...]] = []
+    for task in view.tasks("needed"):
+        runs = {
+            k: view.where("needed", task=task, k=k)
+            for k in view.values_of("needed", "k", task=task)
+        }
+        if not runs.get(0):
+            continue
+        means = {k: mean_of(found).mean * 100 for k, found in runs.items()}
+        # what the uncertainty of each mean leaves open: counts that may be within, and that are
+        for points in (1, 2, 3):
+            gaps = {k: difference(runs[0], found) for k, found in runs.items() if k}
+            sure = [k for k, e in gaps.items() if e.high is not None and e.high * 100 <= points]
+            maybe = [k for k, e in gaps.items() if e.low is None or e.low * 100 <= points]
+            theirs = next(
+                (
+                    within.layers
+                    for within in drop_layers_within()
+                    if (within.model, within.points, within.task)
+                    == (view.published, points, IN_PAPERS.get(task))
+                ),
+                None,
+            )
+            rows.append(
+                (
+                    task_name(task),
+                    points,
+                    layers_within(means, points),
+                    f"{max(sure, default=0)} to {max(maybe, default=0)}",
+                    None if theirs is None else Number(theirs, published=True),
+                )
+            )
+    if not rows:
+        return None
+    return Table(
+        "table-within",
+        "Top layers that can go within a loss",
+        (
+            Column("task"),
+            Column("points", "number"),
+            Column("layers, by the means", "number"),
+            Column("layers, by the intervals"),
+            Column("paper", "number", published=True),
+        ),
+        tuple(rows),
+        note="By the intervals: what can go for certain, and what cannot be excluded. Only the "
+        f"numbers that were tried: {', '.join(map(str, view.values_of('needed', 'k')))}.",
+        section=DROPPED,
+        paper="Sajjad et al., table 2",
+    )
+
+
+def _contribution(view: View) -> Table | None:
+    """How alike the class token is before and after each layer, and what thresholds choose."""
+    rows = view.where("contribution")
+    if not rows:
+        return None
+    columns = [[layer["cls_cosine"] for layer in row.payload["layers"]] for row in rows]
+    means = [sum(values) / len(values) for values in zip(*columns, strict=True)]
+    plans = by_contribution(means, (0.95, 0.925, 0.9))
+    paper = {c.threshold: c.layers for c in drop_contributions() if c.model == view.published}
+    chosen = "; ".join(f"{t}: {', '.join(map(str, plan.gone))}" for t, plan in plans.items())
+    theirs = "; ".join(f"{t}: {', '.join(map(str, gone))}" for t, gone in paper.items())
+    note = f"Thresholds choose here: {chosen or 'none, or more than half'}."
+    return Table(
+        "table-contribution",
+        "How alike a layer's input and output are",
+        (Column("layer", "number"), Column("cosine of the class token", "number", digits=4)),
+        tuple((layer, value) for layer, value in enumerate(means)),
+        note=note + (f" In the paper: {theirs} (counted from 0)." if theirs else ""),
+        section=DROPPED,
+        paper="Sajjad et al., sections 2.3, 4.1",
+    )
+
+
+def _cost(view: View) -> Table | None:
+    """Table 3."""
+    found = view.where("cost")
+    if not found:
+        return None
+    rows: list[tuple[Entry, ...]] = []
+    sizes = {s.dropped: s for s in drop_sizes() if s.model == view.published}
+    for entry in found[0].payload["plans"]:
+        gone = view.depth - entry["depth"]
+        theirs = sizes.get(gone)
+        step, inference = entry["training"], entry["inference"]
+        saved = None
+        if gone:
+            saved = Number(
+                1 - inference["ratio"], 1 - inference["high"], 1 - inference["low"], inference["n"]
+            )
+        rows.append(
+            (
+                gone,
+                entry["parameters"] / 1e6,
+                Number(1 / step["ratio"], 1 / step["high"], 1 / step["low"], step["n"]),
+                saved,
+                None if theirs is None else Number(theirs.parameters / 1e6, published=True),
+                None if theirs is None else Number(theirs.finetune_speedup, published=True),
+                None
+                if theirs is None or theirs.inference_time_saved is None
+                else Number(theirs.inference_time_saved, published=True),
+            )
+        )
+    return Table(
+        "table-cost",
+        "Size and speed without top layers",
+        (
+            Column("dropped", "number"),
+            Column("parameters, millions", "number", digits=1),
+            Column("fine-tuning speed-up", "number", digits=2),
+            Column("inference time saved", "number", "%", 0),
+            Column("parameters, paper", "number", digits=0, published=True),
+            Column("speed-up, paper", "number", digits=2, published=True),
+            Column("time saved, paper", "number", "%", 0, published=True),
+        ),
+        tuple(rows),
+        note="Whole and smaller models are timed in turns; intervals are over the turns.",
+        section=COST,
+        paper="Sajjad et al., table 3",
+    )
+
+
+def _again(view: View) -> Table | None:
+    """Table 5, and iterative dropping."""
+    rows: list[tuple[Entry, ...]] = []
+    half = counts(view.depth)[-1]
+    paper = drop_from_finetuned()
+    for task in dict.fromkeys([*view.tasks("again"), *view.tasks("iterative")]):
+        plain = view.where("strategies", strategy="top", k=half, task=task)
+        for name, part, ending in (
+            ("dropped from the pretrained model", "", f"-{half}"),
+            ("fine-tuned first", "again", f"-FT-{half}"),
+            ("one layer after every two epochs", "iterative", "none"),
+        ):
+            found = view.where(part, task=task) if part else plain
+            if not found:
+                continue
+            gap = difference(found, plain) if part and plain else None
+            theirs = [
+                Number(score.value, published=True, note=score.note)
+                for score in paper
+                if score.model == f"{view.published}{ending}" and score.task == IN_PAPERS.get(task)
+            ]
+            rows.append(
+                (
+                    task_name(task),
+                    name,
+                    number(found),
+                    None if gap is None else Number(gap.mean, gap.low, gap.high, gap.n),
+                    theirs[0] if theirs else None,
+                )
+            )
+    if not rows:
+        return None
+    return Table(
+        "table-again",
+        f"Ways to drop the top {half} layers",
+        (
+            Column("task"),
+            Column("procedure"),
+            Column("score", "number", "%", 2),
+            Column("over plain dropping", "number", "%", 2),
+            Column("paper", "number", "%", 2, published=True),
+        ),
+        tuple(rows),
+        note="Fine-tuned first: with the layers that will go frozen, as the caption of table 5 has "
+        "it. Iterative: two epochs, then one layer less, and two epochs at the end.",
+        section=DROPPED,
+        paper="Sajjad et al., table 5 and section 5",
+    )
+
+
+def _distilled(view: View) -> Table | None:
+    """Tables 4 and 6: beside other models of as many layers."""
+    rows: list[tuple[Entry, ...]] = []
+    for count in counts(view.depth):
+        for other in view.others:
+            if other.depth != view.depth - count:
+                continue
+            mine = task_means(view.where("strategies", strategy="top", k=count))
+            theirs = task_means(other.where("strategies", strategy="none"))
+            rows += [
+                (
+                    task_name(task),
+                    other.depth,
+                    Number.of(mine[task]),
+                    other.subject,
+                    Number.of(theirs[task]),
+                )
+                for task in mine
+                if task in theirs
+            ]
+    if not rows:
+        return None
+    return Table(
+        "table-distilled",
+        f"{view.subject} without its top layers beside models of the same depth",
+        (
+            Column("task"),
+            Column("layers", "number"),
+            Column("dropped from the top", "number", "%", 2),
+            Column("other model"),
+            Column("its score", "number", "%", 2),
+        ),
+        tuple(rows),
+        section=DROPPED,
+        paper="Sajjad et al., tables 4, 6",
+    )
+
+
+def _classifiers(view: View) -> Figure | None:
+    """Figure 4."""
+    rows = view.where("classifiers")
+    if not rows:
+        return None
+    series = [
+        Series(
+            "here",
+            tuple(
+                Point(layer["layer"], layer["mean"], layer["low"], layer["high"], layer["n"])
+                for layer in row.payload["layers"]
+            ),
+            facet=task_name(row.trial.task),
+        )
+        for row in rows
+    ]
+    if len(rows) > 1:
+        mean = tuple(Point(i, value) for i, value in enumerate(layer_scores(rows)))
+        series.append(Series("here", mean, facet="average"))
+    return Figure(
+        "classifiers",
+        "A classifier on each layer of the fine-tuned model",
+        "curve",
+        Axis.layers(),
+        axis_of(view.tasks("classifiers")),
+        tuple(series),
+        note="Linear, on the frozen class token; intervals are over draws of training examples.",
+        section=LOOKED,
+        paper="Sajjad et al., figure 4",
+    )
+
+
+def _moved(view: View) -> Figure | None:
+    """Figure 5."""
+    rows = view.where("moved")
+    if not rows:
+        return None
+    series = [
+        Series(
+            task_name(row.trial.task),
+            tuple(
+                Point(layer["layer"] + 1, layer["token_cosine"]) for layer in row.payload["layers"]
+            ),
+        )
+        for row in rows
+    ]
+    if len(rows) > 1:
+        points = tuple(Point(i + 1, value) for i, value in enumerate(moved(rows)))
+        series.append(Series("average", points))
+    return Figure(
+        "moved",
+        "How alike each layer's states are before and after fine-tuning",
+        "curve",
+        Axis.layers(),
+        Axis("cosine"),
+        tuple(series),
+        (Rule(0.7, "changed substantially, by the paper", published=True),),
+        note="Mean over all real tokens of the validation texts.",
+        section=LOOKED,
+        paper="Sajjad et al., figure 5",
+    )
+
+
+def _plans(view: View) -> list[DrawnPlan]:
+    found = {
+        str(row.trial.plan): f"{row.labels['strategy']}, {row.labels['k']} dropped"
+        for row in view.where("strategies")
+        if row.labels["k"]
+    }
+    return [DrawnPlan(plan, view.depth, name) for plan, name in found.items()]
+
+
+def _summary(view: View) -> list[Line]:
+    half = counts(view.depth)[-1]
+    lines = []
+    try:
+        found = loss(view, "top", half)
+    except Unmeasured:
+        return []
+    whole = average(view.where("strategies", strategy="none"))
+    said = f"lost on average by {view.subject} without its top {half} of {view.depth} layers"
+    lines.append(Line("lost", f"{found.mean * 100:.2f} points", said))
+    if whole is not None:
+        kept = f"{1 - found.mean / whole.mean:.1%}"
+        lines.append(Line("kept", kept, f"of the average score ({view.subject}, top {half} gone)"))
+    for row in view.where("cost")[:1]:
+        last = row.payload["plans"][-1]
+        saved = f"{1 - last['inference']['ratio']:.0%}"
+        lines.append(Line("saved", saved, f"of the inference time, {half} layers gone"))
+    return lines

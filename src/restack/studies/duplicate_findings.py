@@ -1,0 +1,346 @@
+"""The figures and tables of Kao et al., from the rows of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from restack.plan import Plan
+from restack.studies.claims_duplicate import CLAIMS, HIGH
+from restack.studies.duplicate import RULES, STUDY, curve
+from restack.studies.findings import (
+    Axis,
+    Column,
+    Decoded,
+    DecodedLayer,
+    DrawnPlan,
+    Entry,
+    Figure,
+    Findings,
+    Line,
+    Number,
+    Point,
+    Rule,
+    Series,
+    Table,
+)
+from restack.studies.published import duplicate_ensembles, duplicate_scores
+from restack.studies.subjects import Subject
+from restack.studies.telling import (
+    IN_PAPERS,
+    Part,
+    axis_of,
+    findings_of,
+    number,
+    point,
+    task_name,
+)
+from restack.studies.view import View, mean_of, metric_of
+from restack.sweep.rows import Row
+from restack.sweep.trial import Model
+
+PAPER = (
+    "Kao, Wu, Chi, Hsieh, Lee: BERT's output layer recognizes all hidden layers? Some intriguing "
+    "phenomena and a simple way to boost BERT (2020)"
+)
+SECTION, TUNED = "Without training", "After fine-tuning"
+ACCURACY = Axis("token accuracy", "%", domain=(0.0, 1.0))
+
+
+def findings(rows: Sequence[Row]) -> Findings:
+    """What the study of duplicated layers has found."""
+    return findings_of(
+        STUDY,
+        "Repeated layers",
+        "What the model's own head reads from every layer, and what repeating layers does, before "
+        "and after fine-tuning.",
+        rows,
+        CLAIMS,
+        _tell,
+        (PAPER,),
+    )
+
+
+def _tell(view: View) -> Part:
+    part = Part()
+    part.add(_lens(view), _untrained(view), _depths(view), _rules(view), _ensembles(view))
+    part.add(_scores(view), *_plans(view), *_decoded(view), *_summary(view))
+    if not view.labels["head"]:
+        part.notes.append(
+            f"{view.subject} holds no language-modelling head, so nothing can be read from its "
+            "layers without training."
+        )
+    return part
+
+
+def _lens(view: View) -> Figure | None:
+    """Figures 2, 3, 6 and 7, on the left of their lines."""
+    series = [
+        Series(
+            when,
+            tuple(Point(layer["layer"], layer["accuracy"]) for layer in row.payload["layers"]),
+            facet=task_name(row.trial.task),
+        )
+        for when in ("pretrained", "fine-tuned")
+        for row in view.where("lens", when=when)
+    ]
+    if not series:
+        return None
+    return Figure(
+        "lens",
+        "What the model's own head reads from each layer",
+        "curve",
+        Axis.layers(),
+        ACCURACY,
+        tuple(series),
+        (Rule(HIGH, "80%", published=True),),
+        note="Inputs are not masked; special tokens and padding are not counted. After fine-tuning "
+        "the states are read by the pretrained head.",
+        section=SECTION,
+        paper="Kao et al., figures 2, 3, 6, 7",
+    )
+
+
+def _untrained(view: View) -> Figure | None:
+    """The same figures, on the right of their lines; and the other rules."""
+    rows = view.where("untrained")
+    if not rows:
+        return None
+    subject = Subject("", Model(""), view.depth, bool(view.labels["shared"]))
+    series, rules = [], []
+    for row in rows:
+        found = {entry["plan"]: entry for entry in row.payload["plans"]}
+        deepest = max(entry["depth"] for entry in found.values())
+        for rule in ("repeat",) if view.labels["shared"] else RULES:
+            plans = [str(plan) for plan in curve(subject, rule, deepest)]
+            points = [
+                Point(found[plan]["depth"], found[plan]["accuracy"], label=plan)
+                for plan in plans
+                if plan in found
+            ]
+            name = {"first": "first layers", "last": "last layers", "one": "layer 0 again"}
+            series.append(
+                Series(name.get(rule, rule), tuple(points), facet=task_name(row.trial.task))
+            )
+        whole = row.payload["plans"][0]["accuracy"]
+        rules.append(Rule(whole, "untouched", facet=task_name(row.trial.task)))
+    return Figure(
+        "untrained",
+        "Repeated layers without training",
+        "curve",
+        Axis("depth"),
+        ACCURACY,
+        tuple(series),
+        tuple(rules),
+        note="Token accuracy behind the last layer.",
+        section=SECTION,
+        paper="Kao et al., figures 2, 3, 6, 7 (v1: 4, 5)",
+    )
+
+
+def _depths(view: View) -> Figure | None:
+    """Figures 4, 5 and 8."""
+    series, rules = [], []
+    tasks = view.tasks("depths")
+    for task in tasks:
+        by_depth = {
+            view.depth + added: view.where("depths", task=task, added=added)
+            for added in view.values_of("depths", "added", task=task)
+        }
+        points = tuple(point(depth, found) for depth, found in by_depth.items())
+        series.append(Series("here", points, facet=task_name(task)))
+        if view.depth in by_depth:
+            mean = mean_of(by_depth[view.depth]).mean
+            rules.append(Rule(mean, "untouched", facet=task_name(task)))
+        paper = published(view, task)
+        if paper:
+            points = tuple(Point(depth, value) for depth, value in paper.items())
+            series.append(Series("paper", points, True, task_name(task)))
+    if not series:
+        return None
+    return Figure(
+        "depths",
+        "Fine-tuned with the first layers repeated",
+        "curve",
+        Axis("depth"),
+        axis_of(tasks),
+        tuple(series),
+        tuple(rules),
+        note="The untouched model is trained with several seeds. Deeper models have its settings.",
+        section=TUNED,
+        paper="Kao et al., figures 4, 5, 8; v1: 6, 7, 8 and tables 3, 4",
+    )
+
+
+def published(view: View, task: str, metric: str | None = None) -> dict[int, float]:
+    """The published score of this model on a task, by depth."""
+    metric = metric or metric_of(task)
+    return {
+        score.change: score.value
+        for score in duplicate_scores()
+        if score.model == view.published
+        and score.task == IN_PAPERS.get(task)
+        and score.metric == metric
+    }
+
+
+def _rules(view: View) -> Figure | None:
+    tasks = view.tasks("rules")
+    if not tasks:
+        return None
+    series, rules = [], []
+    for task in tasks:
+        found: Mapping[str, list[Row]] = {
+            rule: view.where("rules", task=task, rule=rule) for rule in RULES
+        }
+        points = tuple(point(rule, some) for rule, some in found.items() if some)
+        series.append(Series("here", points, facet=task_name(task)))
+        whole = view.where("depths", task=task, added=0)
+        if whole:
+            rules.append(Rule(mean_of(whole).mean, "untouched", facet=task_name(task)))
+    added = view.where("rules")[0].labels["added"]
+    return Figure(
+        "rules",
+        f"Which layers are repeated, {added} added",
+        "dots",
+        Axis("rule", kind="category", order=RULES),
+        axis_of(tasks),
+        tuple(series),
+        tuple(rules),
+        note="first, last: so many layers once each. one: layer 0 so many times more.",
+        section=TUNED,
+        paper="Kao et al. v1, section 4.2 (in words)",
+    )
+
+
+GROUPS = {
+    "baseline": "untouched, all seeds",
+    "best deeper": "the best three depths",
+    "deeper": "all depths",
+}
+
+
+def _ensembles(view: View) -> Table | None:
+    """Tables 5 and 6 (v2: 2)."""
+    rows: list[tuple[Entry, ...]] = []
+    for row in view.where("ensemble"):
+        task = str(row.trial.task)
+        names = ("exact", "f1") if task.startswith("squad") else (metric_of(task), None)
+        first = next(iter(row.metrics.values()))
+        group = str(row.labels["members"])
+        if group == "best deeper":  # chosen on one half of the examples, scored on the other
+            first = next(iter(row.payload["members"].values()))["mean"]
+        values = [None if name is None else Number(first[name], n=1) for name in names]
+        gain = next(iter((row.payload.get("gain") or {}).values()), None)
+        more = None if gain is None else Number(gain["mean"], gain["low"], gain["high"], gain["n"])
+        rows.append((task_name(task), GROUPS[group], *values, more))
+    for ours in duplicate_ensembles():
+        if ours.model == view.published and ours.metric == "exact":
+            other = next(
+                e.value
+                for e in duplicate_ensembles()
+                if (e.model, e.members, e.metric) == (ours.model, ours.members, "f1")
+            )
+            both = (Number(ours.value, published=True), Number(other, published=True))
+            rows.append(("SQuAD 2.0", f"paper: {ours.members}", *both, None))
+    if not rows:
+        return None
+    return Table(
+        "ensembles",
+        "Ensembles: summed probabilities",
+        (
+            Column("task"),
+            Column("members"),
+            Column("score, or exact", "number", "%", 2),
+            Column("F1", "number", "%", 2),
+            Column("over the untouched", "number", "%", 2),
+        ),
+        tuple(rows),
+        note="The best three are chosen on one half of the examples and scored on the other, both "
+        "ways round; the paper chose them on the examples that it reports. Intervals are over "
+        "examples.",
+        section=TUNED,
+        paper="Kao et al., table 2; v1: tables 5, 6",
+    )
+
+
+def _scores(view: View) -> Table | None:
+    """Tables 3 and 4 of v1."""
+    rows: list[tuple[Entry, ...]] = []
+    for task in view.tasks("depths"):
+        paper = published(view, task)
+        whole = view.where("depths", task=task, added=0)
+        for added in view.values_of("depths", "added", task=task):
+            found = view.where("depths", task=task, added=added)
+            depth = view.depth + added
+            gain = mean_of(found).mean - mean_of(whole).mean if whole and added else None
+            theirs = Number(paper[depth], published=True) if depth in paper else None
+            row = (task_name(task), depth, number(found), gain, theirs, found[0].trial.plan)
+            rows.append(row)
+    if not rows:
+        return None
+    return Table(
+        "table-depths",
+        "Single models by depth",
+        (
+            Column("task"),
+            Column("layers", "number"),
+            Column("score", "number", "%", 2),
+            Column("over the untouched", "number", "%", 2),
+            Column("paper", "number", "%", 2, published=True),
+            Column("plan", "plan"),
+        ),
+        tuple(rows),
+        section=TUNED,
+        paper="Kao et al. v1, tables 3, 4",
+    )
+
+
+def _plans(view: View) -> list[DrawnPlan]:
+    found = {
+        row.trial.plan: f"{row.labels['rule']}, {row.labels['added']} added"
+        for part in ("depths", "rules")
+        for row in view.where(part)
+        if row.labels["added"] and row.trial.plan
+    }
+    return [DrawnPlan(str(plan), view.depth, name) for plan, name in found.items()]
+
+
+def _decoded(view: View) -> list[Decoded]:
+    """Table 1 (v1: 2)."""
+    found = []
+    for row in view.where("lens", when="pretrained")[:3]:
+        for text in row.payload["decoded"]:
+            layers = tuple(
+                DecodedLayer(
+                    layer["layer"],
+                    tuple(token["token"] for token in layer["tokens"]),
+                    tuple(token["right"] for token in layer["tokens"]),
+                )
+                for layer in text["layers"]
+            )
+            title = f"{view.subject}, {task_name(row.trial.task)}"
+            note = "As in Kao et al., table 1: what each layer decodes to."
+            found.append(Decoded(title, tuple(text["tokens"]), layers, note))
+    return found
+
+
+def _summary(view: View) -> list[Line]:
+    lines = []
+    rows = view.where("lens", when="pretrained")
+    if rows:
+        between = [layer["accuracy"] for row in rows for layer in row.payload["layers"][1:-1]]
+        said = f"of the tokens are read from the worst intermediate layer of {view.subject}"
+        lines.append(Line("found", f"{min(between):.1%}", said))
+    for row in view.where("untrained")[:1]:
+        whole, deepest = (
+            row.payload["plans"][0],
+            max(row.payload["plans"], key=lambda entry: entry["depth"]),
+        )
+        kept = deepest["accuracy"] / whole["accuracy"]
+        depth = len(Plan.parse(deepest["plan"], view.depth))
+        said = (
+            f"of the token accuracy stays when {view.subject} goes from {view.depth} to {depth} "
+            "layers without training"
+        )
+        lines.append(Line("kept", f"{kept:.1%}", said))
+    return lines
