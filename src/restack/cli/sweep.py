@@ -84,7 +84,7 @@ def sweep(
         from restack.sweep.ray_pool import RayPool, Resources
 
         resources = Resources(cpus, gpus, int(memory * 1e9), pack)
-        chosen = RayPool(address, workers, resources, shared=shared)
+        chosen = RayPool(address, workers or 0, resources, shared=shared)
     with wishes() as wish, _shown(json) as progress:
         summary = run(
             trials,

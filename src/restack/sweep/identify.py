@@ -101,7 +101,7 @@ def _loaded(
 @cache
 def _weights(location: str, revision: str | None, stamp: Any) -> tuple[str | None, str | None]:
     checkpoint = open_checkpoint(location, revision=revision)
-    if not Path(location).expanduser().is_dir():
+    if checkpoint.directory is None or checkpoint.commit is not None:
         return None, checkpoint.commit or revision
     both = header_digest(checkpoint) + sampled_digest(checkpoint)
     return hashlib.sha256(both.encode()).hexdigest()[:32], None

@@ -18,7 +18,7 @@ from restack.sweep import memory
 from restack.sweep.executor import Died, Ended, Event, Told
 from restack.sweep.work import Job
 
-_MOST_STILLBORN = 3
+_MOST_STILLBORN = 10
 _HEADROOM = 0.9  # of the memory that is free when the pool starts
 
 

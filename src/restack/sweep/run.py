@@ -148,6 +148,8 @@ class _Driver:
             else:
                 self.waiting[key] = trial
         self._reopen(known)
+        for key in self.done:  # a driver may have been killed between entering and tidying up
+            shutil.rmtree(self.store.directory / WORK / key, ignore_errors=True)
 
     def _complete(self) -> None:
         """Bring in trials that others need and that are in the store alone."""

@@ -1,9 +1,9 @@
 """The store: one SQLite file that holds every trial and what it gave, and files beside it.
 
 There is one writer, the driver of a sweep, which holds a lock on the directory. Readers may come at
-any time. Every change is a transaction that is on the disk before the next one begins. Between the
-start and the end of a driver the database file itself is not written (changes go to the `-wal`
-file, which only grows, see `_WAL_LIMIT`), so that a copy of both, made at any moment, is sound.
+any time. Every change is a transaction that is on the disk before the next one begins. Until
+a driver ends in peace the database file itself is not written (changes go to the `-wal` file, which
+only grows, see `_WAL_LIMIT`), so that a copy of both, made at any moment, is sound.
 """
 
 from __future__ import annotations
@@ -415,7 +415,6 @@ def _open_to_write(file: Path) -> sqlite3.Connection:
             db.execute("PRAGMA synchronous = FULL")
             db.execute("PRAGMA wal_autocheckpoint = 0")
             schema.migrate(db, str(file))
-            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except BaseException:
             db.close()
             raise

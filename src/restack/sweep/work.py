@@ -261,11 +261,16 @@ def files_in(directory: Path) -> Iterator[Path]:
 
 def _synced(path: Path) -> tuple[str, int]:
     """The hash and size of a file that is on the disk."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    sync_file(path)
     told = digest(path)
     assert told is not None
     return told
+
+
+def sync_file(path: Path) -> None:
+    """Bring a file to the disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def sync_directory(directory: Path) -> None:
