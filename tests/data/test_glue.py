@@ -10,7 +10,8 @@ from restack.errors import DataError
 def test_all_tasks_are_there() -> None:
     glue = {"sst2", "cola", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"}
     others = {"sst2_sentence", "snli", "squad", "squad_v2", "squad_answerable"}
-    assert set(TASKS) == glue | others
+    demo = {f"demo/{name}" for name in ("sentiment", "acceptability", "entailment", "questions")}
+    assert set(TASKS) == glue | others | demo
     assert all(name == task.name for name, task in TASKS.items())
 
 
@@ -18,7 +19,7 @@ def test_all_tasks_are_there() -> None:
 def test_a_task_is_sound(name: str) -> None:
     task = TASKS[name]
     assert 1 <= len(task.columns) <= 2
-    assert task.hub
+    assert task.hub or task.made
     assert {task.train, *task.validation} <= set(task.sizes)
     assert (task.kind == "classification") == (len(task.labels) >= 2)
     if task.kind != "span":

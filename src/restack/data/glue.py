@@ -1,4 +1,4 @@
-"""The known tasks: GLUE, SST-2 by sentences, SNLI and SQuAD, as facts.
+"""The known tasks: GLUE, SST-2 by sentences, SNLI, SQuAD, and those of the demo language.
 
 Sizes and label codes are those of the Hub's copies. GLUE's test labels are hidden (-1).
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 
+from restack.data import language
 from restack.data.tasks import Task
 from restack.errors import DataError
 
@@ -114,6 +115,34 @@ _OTHERS = (
     ),
 )
 
+
+def _made(
+    name: str,
+    columns: tuple[str, ...],
+    labels: tuple[str, ...],
+    metrics: tuple[str, ...] = ("accuracy",),
+) -> Task:
+    """A task in the demo language, in the form of one of the others."""
+    return Task(
+        f"demo/{name}",
+        "classification" if labels else "span",
+        columns,
+        "label" if labels else "answers",
+        labels,
+        metrics,
+        sizes=language.SIZES,
+        folder=f"demo-{name}",
+        made=name,
+    )
+
+
+_DEMO = (
+    _made("sentiment", ("sentence",), ("negative", "positive")),
+    _made("acceptability", ("sentence",), ("unacceptable", "acceptable"), ("matthews", "accuracy")),
+    _made("entailment", ("premise", "hypothesis"), _NLI),
+    _made("questions", ("question", "context"), (), ("f1", "exact")),
+)
+
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
@@ -156,6 +185,7 @@ TASKS: dict[str, Task] = {
         _glue("rte", _SENTENCES, ("entailment", "not_entailment"), _sizes(2490, 277, 3000)),
         _glue("wnli", _SENTENCES, ("not_entailment", "entailment"), _sizes(635, 71, 146)),
         *_OTHERS,
+        *_DEMO,
     )
 }
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from restack.data.cache import fingerprint
 from restack.data.glue import TASKS
-from restack.data.tables import Table, read_hub, read_table
+from restack.data.tables import Table, made_table, read_hub, read_table
 from restack.data.tasks import Task, label_name, label_parts
 from restack.data.texts import Text, pick_split
 from restack.errors import DataError
@@ -223,6 +223,8 @@ def _read(task: Task, split: str, data: str | Path | None) -> Table:
     """The table of a split, from a file, a directory or the Hub."""
     place = data or task.data
     if place is None:
+        if task.made is not None:
+            return made_table(task.made, split)
         if task.hub is None:
             raise DataError(f"the task {task.name} is on no Hub", hint="Give its data directory.")
         table = read_hub(task.hub, task.config, split)

@@ -177,6 +177,18 @@ def read_hub(name: str, config: str | None, split: str) -> Table:
     return Table(f"{hub_name(name, config)}/{split}", _of_arrow(loaded.with_format("arrow")[:]))
 
 
+def made_table(name: str, split: str) -> Table:
+    """One split of texts of the demo language, made on the spot."""
+    from restack.data import language
+
+    if split not in language.SIZES:
+        raise DataError(
+            f"demo/{name} has no split {split!r}",
+            hint=f"Its splits are: {', '.join(language.SIZES)}.",
+        )
+    return Table(f"demo/{name}/{split}", language.columns(name, split))
+
+
 def hub_name(name: str, config: str | None) -> str:
     """`name` or `name:config`, as it is written and shown."""
     return f"{name}:{config}" if config else name

@@ -41,6 +41,8 @@ class Task:
     """The directory that holds the task's files, where it is not called as the task."""
     data: str | None = None
     """The file or directory that a task of one's own was defined by."""
+    made: str | None = None
+    """What of the demo language its rows are made by, where they are not read."""
 
     @property
     def outputs(self) -> int:

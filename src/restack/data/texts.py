@@ -7,12 +7,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from restack.data import language
 from restack.data.cache import fingerprint
-from restack.data.tables import READERS, Table, hub_name, read_hub, read_table, split_files
+from restack.data.tables import (
+    READERS,
+    Table,
+    hub_name,
+    made_table,
+    read_hub,
+    read_table,
+    split_files,
+)
 from restack.errors import DataError
 
 Text = str | tuple[str, str]
 
+MADE = {f"demo/{name}": name for name in language.MADE}
+"""Texts of the demo language, by the names under which they are asked for."""
 _HUB_NAME = re.compile(r"([\w.-]+(?:/[\w.-]+)?)(?::([\w.-]+))?")
 
 
@@ -43,7 +54,8 @@ def load_texts(
     - a list of texts, as given on a command line,
     - a file (parquet, JSON Lines, CSV, or plain text with a text a line),
     - a directory with `<split>.parquet` or the like,
-    - a data set of the Hub: `name` or `name:config`.
+    - a data set of the Hub: `name` or `name:config`,
+    - the demo language: `demo/text`, or `demo/sentiment` and the other demo tasks.
 
     `column` may be left out where there is one column of text or one named `text`; two names,
     as a tuple or with a comma between them, give pairs. `split` is `validation` if not given.
@@ -118,6 +130,8 @@ def _find(source: str | Path, split: str | None) -> tuple[Table, str, str | None
             hint="Expected a file, a directory with <split>.parquet, or a Hub name[:config].",
         )
     split = split or "validation"
+    if named[1] in MADE:
+        return made_table(MADE[named[1]], split), str(source), split
     return read_hub(named[1], named[2], split), hub_name(named[1], named[2]), split
 
 
