@@ -17,6 +17,7 @@ from typing import Any
 from restack.anatomy import files, hub
 from restack.anatomy.index import parse_index
 from restack.anatomy.safetensors_header import Tensor, parse_header
+from restack.anatomy.shipped import local
 from restack.anatomy.sources import Source, on_disk, on_hub
 from restack.anatomy.strict_json import parse, parse_object
 from restack.errors import CheckpointError
@@ -69,13 +70,13 @@ class Checkpoint:
 
 
 def open_checkpoint(location: str | os.PathLike[str], *, revision: str | None = None) -> Checkpoint:
-    """The checkpoint in a directory, or under a Hub id such as `owner/name`.
+    """The checkpoint in a directory, of a shipped model, or under a Hub id such as `owner/name`.
 
     As in transformers an existing directory wins. Of a Hub model that is not in the local cache
     only config, index and the headers of the weight files are fetched.
     """
     where = os.fspath(location)
-    if os.path.isdir(where):
+    if os.path.isdir(local(where)):
         return _open_directory(where, revision)
     _check_hub_id(where)
     if snapshot := _cached(where, revision):
@@ -93,7 +94,7 @@ def fetch_checkpoint(
     the cache completely are taken as they are.
     """
     where = os.fspath(location)
-    if os.path.isdir(where):
+    if os.path.isdir(local(where)):
         return _open_directory(where, revision)
     _check_hub_id(where)
     try:
@@ -115,7 +116,8 @@ def _open_directory(where: str, revision: str | None) -> Checkpoint:
             f"{where} is a directory and has no revision {revision!r}",
             hint="Leave the revision out, or give a Hub id that is not also a directory here.",
         )
-    return _assemble(on_disk(where, Path(where)), Path(where), None)
+    directory = Path(local(where))
+    return _assemble(on_disk(where, directory), directory, None)
 
 
 def _open_snapshot(where: str, snapshot: Path) -> Checkpoint:

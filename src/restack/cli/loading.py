@@ -99,7 +99,7 @@ class Loading:
         cls = _class_of(location, self, kind)
         common = {"revision": self.revision, "trust_remote_code": self.trust_remote_code}
         model = _loaded(
-            location, lambda: cls.from_pretrained(location, dtype=self._dtype, **common)
+            location, lambda place: cls.from_pretrained(place, dtype=self._dtype, **common)
         )
         return model.to(self.place()).eval()
 
@@ -132,7 +132,7 @@ class Loading:
         from transformers import AutoTokenizer
 
         common = {"revision": self.revision, "trust_remote_code": self.trust_remote_code}
-        found = _loaded(location, lambda: AutoTokenizer.from_pretrained(location, **common))
+        found = _loaded(location, lambda place: AutoTokenizer.from_pretrained(place, **common))
         if _knows_no_word(found):
             raise CheckpointError(
                 f"{location} has no tokenizer: its files lack a vocabulary",
@@ -182,8 +182,8 @@ def _class_of(location: str, loading: Loading, kind: str | None) -> Any:
         return getattr(transformers, kind)
     config = _loaded(
         location,
-        lambda: transformers.AutoConfig.from_pretrained(
-            location, revision=loading.revision, trust_remote_code=loading.trust_remote_code
+        lambda place: transformers.AutoConfig.from_pretrained(
+            place, revision=loading.revision, trust_remote_code=loading.trust_remote_code
         ),
     )
     names = getattr(config, "architectures", None) or []
@@ -207,9 +207,10 @@ def _knows_no_word(tokenizer: Any) -> bool:
 def _loaded(location: str, load: Any) -> Any:
     """What transformers loads; what it raises becomes an error of ours."""
     from restack.anatomy.checkpoint import open_checkpoint
+    from restack.anatomy.shipped import local
 
     try:
-        return load()
+        return load(local(location))
     except RestackError:
         raise
     except Exception as error:

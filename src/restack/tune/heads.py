@@ -21,6 +21,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from restack.anatomy.anatomy import Stack
 from restack.anatomy.live import base_path, find_stacks
 from restack.anatomy.models import pick
+from restack.anatomy.shipped import local
 from restack.data.tasks import Kind, Task
 from restack.errors import CheckpointError, DataError, StackError
 from restack.plan import Plan
@@ -97,6 +98,8 @@ def load_for_task(
     fresh one is drawn from `seed`, the same for every plan. `pad_id` is the padding token, for
     configs that name none. A model that is given stays as it is.
     """
+    if isinstance(source, str | os.PathLike):
+        source = local(os.fspath(source))
     config = _config(source)
     if head == "mean-pool":
         body, fresh = _body(source, config, task)

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from restack.anatomy.checkpoint import open_checkpoint
+from restack.anatomy.shipped import local
 from restack.plan import Plan
 from restack.surgery import record
 from restack.surgery.publish import publish
@@ -80,7 +81,7 @@ def _record(tuned: Tuned, setup: Setup, directory: Path) -> dict[str, Any] | Non
         return None
     written = open_checkpoint(str(directory))
     plan = setup.loaded.plan or Plan.identity(stack.depth)
-    if Path(tuned.source).is_dir():
+    if Path(local(tuned.source)).is_dir():
         made = record.of_source(open_checkpoint(tuned.source), stack, plan)
     else:
         made = {

@@ -11,6 +11,7 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedModel
 
+from restack.anatomy.shipped import local
 from restack.data.splits import Split, check_classes
 from restack.errors import CheckpointError, DataError
 from restack.observe.heads import vocabulary
@@ -81,7 +82,7 @@ def set_up(
             recipe,
             vocab_size=vocabulary(loaded.body),
             multiple=multiple,
-            types=_reads_types(loaded.body),
+            types=reads_types(loaded.body),
         )
 
     examples = made(train)
@@ -139,7 +140,7 @@ def _name(model: Any) -> str:
 def _tokenizer(source: str) -> Any:
     try:
         with silence():
-            return AutoTokenizer.from_pretrained(source)
+            return AutoTokenizer.from_pretrained(local(source))
     except Exception as error:  # not there, broken, or of a library that is not installed
         reason = " ".join(str(error).split())[:200]
         raise CheckpointError(
@@ -148,7 +149,7 @@ def _tokenizer(source: str) -> Any:
         ) from error
 
 
-def _reads_types(body: PreTrainedModel) -> bool:
+def reads_types(body: PreTrainedModel) -> bool:
     """Whether a model tells first and second texts apart by token types."""
     if "token_type_ids" not in inspect.signature(body.forward).parameters:
         return False
