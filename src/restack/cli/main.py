@@ -46,8 +46,11 @@ def main() -> None:
     """Run the command line; errors are one message on standard error, never a traceback."""
     from restack.cli import (  # noqa: F401  (they register their commands)
         compare,
+        cost,
+        ensemble,
         lens,
         probe,
+        report,
         score,
         study,
         surgery,
