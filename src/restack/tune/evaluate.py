@@ -46,13 +46,13 @@ def evaluate(
     total, count = 0.0, 0
     outputs: list[tuple[np.ndarray, Any]] = []
     try:
-        for rows in examples.in_order(_PLACES.get(engine.device.type, _PLACES_ELSEWHERE))[
-            engine.rank :: engine.world
-        ]:
+        for rows, counts in _share(examples, engine):
             batch = examples.batch(rows).to(engine.device)
             with engine.autocast():
                 out = model(**batch.inputs)
                 loss = head_loss(kind, out, batch)
+            if not counts:
+                continue
             total += float(loss)
             count += batch.count
             if kind not in ("lm", "mlm"):
@@ -66,6 +66,17 @@ def evaluate(
         return Evaluation({"perplexity": perplexity(total, count), "loss": total / count}, None)
     found = _predictions(examples, engine.joined(outputs))
     return Evaluation(found.scores(examples.split) | {"loss": total / count}, found)
+
+
+def _share(examples: Examples, engine: Engine) -> list[tuple[np.ndarray, bool]]:
+    """The batches of this process, and whether they count.
+
+    Processes that hold parts of one model must all call it equally often.
+    """
+    found = examples.in_order(_PLACES.get(engine.device.type, _PLACES_ELSEWHERE))
+    own = [(rows, True) for rows in found[engine.rank :: engine.world]]
+    missing = -(-len(found) // engine.world) - len(own)
+    return own + [(found[-1], False)] * missing
 
 
 def _kept(kind: str, out: Any, batch: Batch) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from restack.anatomy.checkpoint import open_checkpoint
@@ -15,6 +16,7 @@ from restack.anatomy.shipped import local
 from restack.plan import Plan
 from restack.surgery import record
 from restack.surgery.publish import publish
+from restack.surgery.write import unwritable
 from restack.tune.card import model_card
 from restack.tune.checkpoints import METRICS
 from restack.tune.journal import finite
@@ -30,7 +32,10 @@ PREDICTIONS = "predictions"
 def publish_output(out: Path, work: Path, tuned: Tuned, setup: Setup) -> None:
     """Write the output, which appears as a whole, and remove the work directory."""
     with publish(out) as directory:
-        save_model(tuned.model, directory)
+        try:
+            save_model(tuned.model, directory)
+        except SafetensorError as error:  # it wraps what the system says
+            raise unwritable(directory, OSError(str(error))) from error
         setup.tokenizer.save_pretrained(directory)
         (directory / "README.md").write_text(model_card(tuned, setup, out.name), encoding="utf-8")
         (directory / RESULTS).write_text(_json(tuned.to_json()), encoding="utf-8")

@@ -49,6 +49,7 @@ from restack.tune.tuned import SplitNote, Tuned
 from restack.tune.weights import digest, optimizer_state, put_back, set_optimizer_state, take
 
 SAVE_SECONDS = 300.0
+_WORTH_KEEPING = 30.0  # seconds of training
 
 
 def tune(
@@ -181,6 +182,9 @@ def _prepare(
     # each process draws its own dropout
     torch.manual_seed(recipe.seed + engine.rank)
 
+    # a wrapper that joins gradients only costs here; one that joins weights is needed
+    scored = runs if engine.sharded else model
+
     def evaluated() -> dict[str, Evaluation]:
         total = sum(len(examples) for examples in setup.validation.values())
         done = 0
@@ -192,7 +196,7 @@ def _prepare(
                 progress("evaluate", min(done, total), total, {})
 
         return {
-            name: evaluate(runs, examples, engine, heard=heard)
+            name: evaluate(scored, examples, engine, heard=heard)
             for name, examples in setup.validation.items()
         }
 
@@ -270,11 +274,14 @@ def _run(
             save_seconds if work is not None else float("inf"),
         )
         finished = run(job, state, hooks)
-    if not finished:
-        where = "" if work is None else f"; {work} holds where it stands, to go on with --resume"
-        if wish:
-            wish.obey(f"stopped at step {state.step}{where}")
-        raise Stopped(f"stopped at step {state.step}{where}")
+    if finished:
+        if work is not None and state.seconds.get("train", 0.0) > _WORTH_KEEPING:
+            save()  # the output may find no room
+        return
+    where = "" if work is None else f"; {work} holds where it stands, to go on with --resume"
+    if wish:
+        wish.obey(f"stopped at step {state.step}{where}")
+    raise Stopped(f"stopped at step {state.step}{where}")
 
 
 def _restore(prepared: _Prepared, state: State, kept: Mapping[str, Any]) -> None:
