@@ -55,6 +55,7 @@ def main() -> None:
         study,
         surgery,
         sweep,
+        tune,
     )
 
     try:

@@ -30,7 +30,11 @@ _LOOK_EVERY = 16  # updates between looks at losses that are still being compute
 
 Evaluate = Callable[[], Mapping[str, Evaluation]]
 Progress = Callable[[str, int, int, dict[str, float]], None]
-"""What is going on ("train", "evaluate"), how much is done, of how much, and numbers about it."""
+"""What is going on, how much is done, of how much, and numbers about it.
+
+`train` counts updates and tells `loss` and `pace` (examples a second), `evaluate` counts rows, and
+`evaluated` tells the scores at the updates that are done.
+"""
 
 
 class TrainingError(RestackError):
@@ -77,6 +81,8 @@ class State:
     seconds: dict[str, float] = field(default_factory=dict)
     weights: dict[str, Tensor] | None = None
     """The best ones, where they are kept."""
+    clock: float = 0.0
+    """Since when time counts to what comes next."""
     evaluations: Mapping[str, Evaluation] | None = None
     """Those that `metrics` is of; None after a checkpoint was loaded."""
 
@@ -139,14 +145,13 @@ def run(job: Job, state: State, hooks: Hooks) -> bool:
     total = total_updates(job)
     saved = time.monotonic()
     pending: list[_Done] = []
-    clock = time.perf_counter()
+    state.clock = time.perf_counter()
     job.runs.train()
 
     def lap(what: str) -> None:
-        nonlocal clock
         now = time.perf_counter()
-        state.seconds[what] = state.seconds.get(what, 0.0) + now - clock
-        clock = now
+        state.seconds[what] = state.seconds.get(what, 0.0) + now - state.clock
+        state.clock = now
 
     while state.step < total and state.ended is None:
         updates = updates_of(job, state.epoch)
@@ -169,7 +174,7 @@ def run(job: Job, state: State, hooks: Hooks) -> bool:
                 state.epoch, state.place = state.epoch + 1, 0
             if due and job.evaluate is not None:
                 lap("train")
-                _evaluate(job, state, hooks, done.epoch)
+                _evaluate(job, state, hooks, done.epoch, total)
                 lap("evaluate")
             if job.engine.any(save) or wish:
                 lap("train")
@@ -247,7 +252,9 @@ def _look(job: Job, state: State, hooks: Hooks, pending: list[_Done], total: int
 
 
 def _pace(state: State) -> dict[str, float]:
-    return {"examples": state.examples}
+    """Examples a second, of the time that went into training alone."""
+    seconds = state.seconds.get("train", 0.0) + time.perf_counter() - state.clock
+    return {"pace": state.examples / seconds} if seconds > 0 else {}
 
 
 def _check(job: Job, done: _Done) -> None:
@@ -266,7 +273,7 @@ def _check(job: Job, done: _Done) -> None:
     )
 
 
-def _evaluate(job: Job, state: State, hooks: Hooks, epoch: float) -> None:
+def _evaluate(job: Job, state: State, hooks: Hooks, epoch: float, total: int) -> None:
     """Score all validation splits; keep the weights if they are the best, count if they are not."""
     assert job.evaluate is not None
     assert job.pick is not None
@@ -275,6 +282,14 @@ def _evaluate(job: Job, state: State, hooks: Hooks, epoch: float) -> None:
     line: dict[str, Any] = {"step": state.step, "epoch": round(epoch, 6), "metrics": metrics}
     state.curve.append(line)
     hooks.journal(line)
+    if hooks.progress is not None:
+        several = len(metrics) > 1
+        scores = {
+            f"{name} {metric}" if several else metric: value
+            for name, found_here in metrics.items()
+            for metric, value in found_here.items()
+        }
+        hooks.progress("evaluated", state.step, total, scores)
     split, metric = job.pick
     score = metrics[split][metric]
     better = is_better(metric, score, state.score)

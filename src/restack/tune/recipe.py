@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
-from restack.data.cache import fingerprint
 from restack.errors import RestackError
 
 Head = Literal["family", "mean-pool"]
@@ -29,7 +28,9 @@ class Recipe:
     """How a model is trained. Equal recipes, data and seeds give equal numbers on one device."""
 
     seed: int = 0
+    """Of the head, fresh slots, batches and dropout."""
     epochs: float = 3.0
+    """Passes over the training data."""
     steps: int | None = None
     """At most so many updates of the weights, instead of epochs."""
     batch_size: int | None = 32
@@ -44,16 +45,21 @@ class Recipe:
     """Pad to multiples of it; by default 8 on a GPU and 1 elsewhere."""
 
     rate: float = 2e-5
+    """The highest learning rate."""
     schedule: Schedule = "linear"
+    """How the rate goes on behind the warm-up: down to 0, or as it is."""
     warmup: float = 0.1
     """The part of the updates in which the rate rises; 1 or more is a number of updates."""
     weight_decay: float = 0.01
     """Of matrices; biases and norms have none."""
     betas: tuple[float, float] = (0.9, 0.999)
+    """Of AdamW."""
     epsilon: float = 1e-8
+    """Of AdamW."""
     clip: float | None = 1.0
     """The largest norm of the gradient."""
     label_smoothing: float = 0.0
+    """The part of each label that is spread over all of them."""
 
     layer_decay: float = 1.0
     """The rate of each layer as a part of the rate of the layer above it."""
@@ -62,12 +68,16 @@ class Recipe:
     freeze: tuple[int, ...] = ()
     """Slots that are not trained."""
     freeze_embeddings: bool = False
+    """Do not train the embeddings."""
     lora: Lora | None = None
+    """Train low-rank updates beside the linear layers of the stack, and merge them at the end."""
 
     head: Head = "family"
+    """The family's own head, or the mean of the last states and a linear layer."""
     precision: Precision = "fp32"
     """The arithmetic of matrices; weights and their updates are in fp32 always."""
     compile: bool = False
+    """Compile the model with torch.compile."""
     checkpointing: bool = False
     """Compute activations twice to keep fewer of them."""
 
@@ -99,6 +109,8 @@ class Recipe:
     @property
     def key(self) -> str:
         """A hash of all settings."""
+        from restack.data.cache import fingerprint  # numpy, which the command line starts without
+
         return fingerprint([self.to_json()])
 
     def to_json(self) -> dict[str, Any]:
