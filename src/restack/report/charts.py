@@ -26,6 +26,8 @@ _HEIGHT = 280
 _PANEL_HEIGHT = 190
 _ROW = 24  # the height of a row of dots
 _COLUMNS = 3
+# shown when one points at a mark, and read out to those who do not see it
+_SAID = {"tooltip": "said:N", "description": "said:N"}
 
 
 def chart(figure: Figure, width: int = WIDTH) -> Spec:
@@ -122,7 +124,7 @@ def _bars(figure: Figure, data: list[Row], alt: Any) -> list[Any]:
         at["xOffset"] = alt.XOffset("series:N", sort=series)
     ends = {"y": y("low:Q"), "y2": "high:Q", "color": alt.value("@ink") if from_zero else tone}
     bar = {"opacity": 0.85, "cornerRadiusEnd": 2}
-    bars = layer("point", "bar", bar, y=y("y:Q"), color=tone, tooltip="said:N", **at)
+    bars = layer("point", "bar", bar, y=y("y:Q"), color=tone, **_SAID, **at)
     return [
         *_rules(data, x, y, alt),
         *(bars if from_zero else []),
@@ -169,7 +171,7 @@ def _density(figure: Figure, data: list[Row], alt: Any) -> list[Any]:
     return [
         *layer("point", "area", {"opacity": 0.2, "line": {"strokeWidth": 2}}, y=y, **at),
         *layer("paper", "line", {"strokeDash": [4, 3]}, y=y, **at),
-        *layer("tick", "point", tick, y=alt.value("height"), tooltip="said:N", **at),
+        *layer("tick", "point", tick, y=alt.value("height"), **_SAID, **at),
         *_rules(data, x, lambda field: y, alt),
     ]
 
@@ -196,7 +198,7 @@ def _heatmap(figure: Figure, data: list[Row], alt: Any) -> list[Any]:
     at = {
         "x": categories(alt.X, "x", figure.x, data, alt)("x:O"),
         "y": categories(alt.Y, "y", figure.y, data, alt, upwards=True)("y:O"),
-        "tooltip": "said:N",
+        **_SAID,
     }
     border = {"stroke": "@ground", "strokeWidth": 1}
     return [
@@ -213,7 +215,7 @@ def _points(
 ) -> list[Any]:
     """Discs, open where there are too few trials; what is published in grey shapes."""
     layer = partial(_layer, data, alt)
-    at |= {"tooltip": "said:N", "color": colour(figure, alt), "shape": shape(figure, alt)}
+    at |= {**_SAID, "color": colour(figure, alt), "shape": shape(figure, alt)}
     mark: dict[str, Any] = {"filled": True, "size": size, "opacity": 1}
     opened = {**mark, "fill": "@ground", "strokeWidth": 1.8}
     larger = {**mark, "size": size + 24}  # a diamond looks smaller than a disc
@@ -234,7 +236,7 @@ def _rules(data: list[Row], x: Place, y: Place, alt: Any, *, turned: bool = Fals
         end = {"y": alt.value(0)} if upright else {"x": alt.value("width")}
         line = {"color": "@rule", "strokeDash": [2, 3], "strokeWidth": 1.4}
         name: dict[str, Any] = {"color": "@muted", "fontSize": 11}
-        found += _layer(data, alt, part, "rule", line, tooltip="said:N", **at)
+        found += _layer(data, alt, part, "rule", line, **_SAID, **at)
         said: dict[str, Any] = {"text": "name:N", **at, **end}
         if upright:  # beside the line, on the side where there is room
             left, right = ({**name, "baseline": "top", "align": x} for x in ("left", "right"))

@@ -16,6 +16,9 @@ from restack.report.html import Markup, data, tag
 from restack.report.parts import Part, parts
 from restack.studies.findings import Figure, Findings
 
+SIGN = "<!-- a report of restack -->"
+"""Among the first bytes of a report, so that only reports are replaced by reports."""
+
 
 def page(findings: Sequence[Findings], title: str | None = None) -> str:
     """The page of one or several studies.
@@ -43,7 +46,7 @@ def page(findings: Sequence[Findings], title: str | None = None) -> str:
         Markup(f"<style>{style}</style>"),
     )
     heading = None if len(findings) == 1 else tag("header", tag("h1", title))
-    return "<!doctype html>\n" + tag(
+    return f"<!doctype html>\n{SIGN}\n" + tag(
         "html",
         head,
         tag(

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from restack.plan import Plan, describe
 from restack.plan.draw import rows as plan_rows
+from restack.report import words
 from restack.report.html import Markup, tag
-from restack.report.rows import few_trials, names, panels
-from restack.report.tables import PUBLISHED, table
+from restack.report.rows import marks, panels
+from restack.report.tables import PUBLISHED, Kinds, table
 from restack.studies.findings import (
     STATUSES,
     Decoded,
@@ -46,7 +47,7 @@ def parts(
     made[0] = Part(found.title, made[0].anchor, _opening(found, made[0].anchor, alone))
     if found.verdicts:
         made.append(_claims(found, anchors))
-    for section in _sections(found):
+    for section in words.sections(found):
         made.append(_section(found, section, anchors, figures))
     if found.decoded:
         anchor = anchors.new("decoded")
@@ -189,20 +190,13 @@ def _verdict(verdict: Verdict, titles: dict[str, str], anchors: _Anchors) -> Mar
 # --- figures and tables -------------------------------------------------------------------------
 
 
-def _sections(found: Findings) -> list[str]:
-    """The headings as figures, then tables name them; those without one come last."""
-    named = [figure.section for figure in found.figures]
-    named += [item.section for item in found.tables]
-    return sorted(dict.fromkeys(named), key=lambda section: section == "")
-
-
 def _section(found: Findings, section: str, anchors: _Anchors, figures: list[Figure]) -> Part:
     cards = []
     for figure in (figure for figure in found.figures if figure.section == section):
         cards.append(_figure(figure, len(figures), anchors))
         figures.append(figure)
     cards += [_table(item, anchors) for item in found.tables if item.section == section]
-    title = section or ("More" if len(_sections(found)) > 1 else "Results")
+    title = section or ("More" if len(words.sections(found)) > 1 else "Results")
     anchor = anchors.new(title)
     return Part(title, anchor, _titled(title, anchor, tag("div", *cards, cls="cards")), True)
 
@@ -214,12 +208,7 @@ def _top(title: str, paper: str) -> Markup:
 
 def _figure(figure: Figure, place: int, anchors: _Anchors) -> Markup:
     wide = len(panels(figure)) > 1 or figure.kind == "heatmap" or len(_across(figure)) > 16
-    marks = []
-    if figure.kind != "density" and few_trials(figure):
-        marks.append("Open marks: fewer than three trials, so no interval.")
-    if names(figure, published=True):
-        marks.append("Grey marks: published.")
-    note = " ".join(filter(None, (figure.note, *marks)))
+    note = " ".join(filter(None, (figure.note, *marks(figure))))
     return tag(
         "figure",
         _top(figure.title, figure.paper),
@@ -238,12 +227,11 @@ def _across(figure: Figure) -> set[float | str]:
 
 def _table(found: Table, anchors: _Anchors) -> Markup:
     anchor = anchors.of(found.key)
-    body = table(found, f"{anchor}-table")
+    kinds = Kinds(found)
+    published = kinds.any_published
+    body = table(kinds, f"{anchor}-table")
     if found.long:
         body = tag("details", tag("summary", f"Show all {len(found.rows):,} rows"), body)
-    published = any(column.published for column in found.columns) or any(
-        getattr(entry, "published", False) for row in found.rows for entry in row
-    )
     key = tag("span", PUBLISHED, cls="mark") if published else None
     note = tag(
         "p",
@@ -328,12 +316,6 @@ def _facts(found: Findings) -> Markup:
 
 
 def _provenance(about: Provenance) -> list[Markup | None]:
-    made = [("date", about.date), ("hardware", about.hardware), ("command", about.command)]
-    made += list((about.versions or {}).items())
-    splits = [
-        (f"{s.data}, {s.split}", f"{s.rows:,} rows" + (f": {s.note}" if s.note else ""))
-        for s in about.splits
-    ]
     papers = tag(
         "div",
         tag("h3", "Papers"),
@@ -341,9 +323,9 @@ def _provenance(about: Provenance) -> list[Markup | None]:
         cls="card",
     )
     return [
-        _pairs("Made with", [(name, said) for name, said in made if said]),
+        _pairs("Made with", words.made_with(about)),
         _pairs("Models", list(about.models)),
-        _pairs("Data", splits),
+        _pairs("Data", words.splits(about)),
         papers if about.papers else None,
     ]
 

@@ -60,6 +60,16 @@ def few_trials(figure: Figure) -> bool:
     return any(_few(s, p) for s in figure.series for p in s.points)
 
 
+def marks(figure: Figure) -> list[str]:
+    """What the marks of a figure mean that its legend does not say."""
+    found = []
+    if figure.kind != "density" and few_trials(figure):
+        found.append("Open marks: fewer than three trials, so no interval.")
+    if names(figure, published=True):
+        found.append("Grey marks: published.")
+    return found
+
+
 def _few(series: Series, point: Point) -> bool:
     return not series.published and 0 < point.n < 3
 
@@ -86,7 +96,7 @@ def _said(figure: Figure, series: Series, point: Point) -> str:
     value = f"{_short(y)}: {words.with_unit(point.y, y.unit, digits)}"
     if point.low is not None and point.high is not None:
         low, high = (words.with_unit(v, y.unit, digits) for v in (point.low, point.high))
-        value += f"  (95%: {low} to {high})"
+        value += f"\n95%: {low} to {high}"
     lines.append(value)
     if series.published:
         lines.append("published")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from restack.report import words
-from restack.report.html import Markup, join, tag
+from restack.report.html import Markup, tag
 from restack.studies.findings import Column, Entry, Number, Table
 
 PUBLISHED = "\u25c6"  # the mark of published values, in charts too
@@ -11,9 +11,9 @@ _WITHOUT_FILTER = 8
 _TALL = 24
 
 
-def table(found: Table, anchor: str) -> Markup:
+def table(kinds: Kinds, anchor: str) -> Markup:
     """The table with its tools; `anchor` is unique in the page."""
-    kinds = _Kinds(found)
+    found = kinds.table
     head = (
         tag(
             "th",
@@ -25,7 +25,7 @@ def table(found: Table, anchor: str) -> Markup:
         for place, column in enumerate(found.columns)
     )
     body = (
-        tag("tr", *(kinds.cell(place, entry) for place, entry in enumerate(row)))
+        tag("tr", *(_cell(kinds, place, entry) for place, entry in enumerate(row)))
         for row in found.rows
     )
     count = len(found.rows)
@@ -62,50 +62,64 @@ def table(found: Table, anchor: str) -> Markup:
     )
 
 
-class _Kinds:
-    """What the entries of each column have in common."""
+class Kinds:
+    """A table with what the entries of each column have in common."""
 
-    def __init__(self, found: Table) -> None:
-        entries = [[row[place] for row in found.rows] for place in range(len(found.columns))]
-        pairs = list(zip(found.columns, entries, strict=True))
-        self.columns = found.columns
-        self.digits = [
-            words.column_digits(column, column_entries) for column, column_entries in pairs
-        ]
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.columns = table.columns
+        entries = [[row[place] for row in table.rows] for place in range(len(table.columns))]
+        pairs = list(zip(table.columns, entries, strict=True))
+        self.digits = [words.column_digits(column, some) for column, some in pairs]
         self.numeric = [
             column.kind == "number"
-            or all(words.numeric(e) is not None for e in some if e is not None)
+            or (any(some) and all(words.numeric(e) is not None for e in some if e is not None))
             for column, some in pairs
         ]
         self.spread = [
             any(isinstance(e, Number) and (e.low is not None or words.few(e)) for e in some)
             for some in entries
         ]
+        self.any_published = any(
+            words.is_published(entry, column) for column, some in pairs for entry in some
+        )
 
     def classes(self, place: int) -> str | None:
+        """Those of the cells of a column."""
         column = self.columns[place]
         align = column.align or ("right" if self.numeric[place] else "left")
-        names = [align] if align != "left" else []
-        return " ".join([*names, *(["plan"] if column.kind == "plan" else [])]) or None
-
-    def cell(self, place: int, entry: Entry) -> Markup:
-        column, digits = self.columns[place], self.digits[place]
-        published = words.is_published(entry, column)
-        shown = words.entry_text(entry, column, digits)
-        parts: list[Markup | str] = [
-            tag("span", PUBLISHED, cls="mark", aria_label="published") if published else "",
-            tag("code", shown) if column.kind == "plan" and shown else shown,
+        names = [
+            *([align] if align != "left" else []),
+            *(["plan"] if column.kind == "plan" else []),
         ]
-        attributes: dict[str, str] = {}
-        value = words.numeric(entry)
-        if value is not None:
-            attributes["data_v"] = _exact(value, column)
-        if isinstance(entry, Number):
-            attributes |= _beside(entry, column)
-        if self.spread[place]:
-            parts.append(tag("span", words.entry_spread(entry, column, digits), cls="pm"))
-        classes = " ".join(filter(None, [self.classes(place), "published" if published else None]))
-        return tag("td", join(*parts), cls=classes or None, **attributes)
+        return " ".join(names) or None
+
+    def shown(self, place: int, entry: Entry) -> tuple[bool, str, str]:
+        """Whether an entry is published, its text, and its interval."""
+        column, digits = self.columns[place], self.digits[place]
+        return (
+            words.is_published(entry, column),
+            words.entry_text(entry, column, digits),
+            words.entry_spread(entry, column, digits),
+        )
+
+
+def _cell(kinds: Kinds, place: int, entry: Entry) -> Markup:
+    column = kinds.columns[place]
+    published, shown, spread = kinds.shown(place, entry)
+    parts: list[Markup | str] = [
+        tag("span", PUBLISHED, cls="mark", aria_label="published") if published else "",
+        tag("code", shown) if column.kind == "plan" and shown else shown,
+        tag("span", spread, cls="pm") if kinds.spread[place] else "",
+    ]
+    attributes: dict[str, str] = {}
+    value = words.numeric(entry)
+    if value is not None:
+        attributes["data_v"] = _exact(value, column)
+    if isinstance(entry, Number):
+        attributes |= _beside(entry, column)
+    classes = " ".join(filter(None, [kinds.classes(place), "published" if published else None]))
+    return tag("td", *parts, cls=classes or None, **attributes)
 
 
 def _beside(entry: Number, column: Column) -> dict[str, str]:

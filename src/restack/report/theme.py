@@ -12,11 +12,11 @@ Spec = dict[str, Any]
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
-# Blue, orange, green, magenta, ochre, sky: told apart under the three dichromacies, and at least
-# 3:1 against their ground (tests/report/test_theme.py).
+# Blue, orange, green, pink, olive or yellow, sky: told apart with one kind of cones missing, and
+# at least 3:1 against their ground (tests/report/test_theme.py).
 SERIES = {
-    "light": ("#1f68ad", "#c8570b", "#0f8f6d", "#a9478c", "#8c6d00", "#3aa0d1"),
-    "dark": ("#62a8ea", "#f08c42", "#35c59c", "#e48ac8", "#d9b430", "#a6dcf7"),
+    "light": ("#17509a", "#d4660a", "#128060", "#c777b2", "#54430a", "#3a97e0"),
+    "dark": ("#4f9df0", "#f3a24f", "#2f9a74", "#c95fb0", "#f0e05a", "#b9e2fb"),
 }
 _COLOURS = {
     "light": {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from restack.studies.findings import Axis, Column, Entry, Number
+from restack.studies.findings import Axis, Column, Entry, Findings, Number, Provenance
 
 MINUS = "\u2212"
 
@@ -101,3 +101,25 @@ def is_published(entry: Entry, column: Column) -> bool:
     return entry is not None and (
         column.published or (isinstance(entry, Number) and entry.published)
     )
+
+
+def sections(found: Findings) -> list[str]:
+    """The headings as figures, then tables name them; those without one come last."""
+    named = [figure.section for figure in found.figures]
+    named += [table.section for table in found.tables]
+    return sorted(dict.fromkeys(named), key=lambda section: section == "")
+
+
+def made_with(about: Provenance) -> list[tuple[str, str]]:
+    """When, on what and with what findings were made, as pairs."""
+    made = [("date", about.date), ("hardware", about.hardware), ("command", about.command)]
+    made += list((about.versions or {}).items())
+    return [(name, said) for name, said in made if said]
+
+
+def splits(about: Provenance) -> list[tuple[str, str]]:
+    """The data, each with what is to be known about it."""
+    return [
+        (f"{s.data}, {s.split}", f"{s.rows:,} rows" + (f": {s.note}" if s.note else ""))
+        for s in about.splits
+    ]

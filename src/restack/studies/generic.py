@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from restack.data.glue import TASKS
 from restack.data.metrics import LOWER_IS_BETTER
 from restack.plan import Plan
 from restack.stats import Mean, mean_interval
@@ -44,11 +45,17 @@ class Group:
     task: str
     size: int | None
     split: str
-    rows: tuple[Row, ...]
+    settings: str
+    rows: tuple[Row, ...] = ()
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for row in self.rows for name in row.metrics[self.split]))
+        """Their names, that which sums up the task first, what is lower for the better last."""
+        known = TASKS.get(self.task)
+        first = known.metrics if known else ()
+        found = dict.fromkeys(name for row in self.rows for name in row.metrics[self.split])
+        order = {name: place for place, name in enumerate([*first, *sorted(found)])}
+        return tuple(sorted(found, key=lambda name: (name in LOWER_IS_BETTER, order[name])))
 
     def mean(self, metric: str) -> Mean | None:
         """Over all of its trials that have a finite value."""
@@ -79,16 +86,16 @@ def findings(rows: Sequence[Row], title: str = "All trials") -> Findings:
 
 
 def _groups(rows: Iterable[Row]) -> Iterator[Group]:
-    found: dict[tuple[Any, ...], list[Row]] = {}
+    found: dict[Group, list[Row]] = {}
     for row in rows:
         trial = row.trial
         size = None if trial.data is None else trial.data.size
-        settings = str(sorted((k, str(v)) for k, v in trial.settings.items()))
+        names = (trial.kind, _model(row), trial.plan or "", trial.task or "")
+        settings = ", ".join(f"{k} {v}" for k, v in sorted(trial.settings.items()))
         for split in row.metrics:
-            key = (trial.kind, _model(row), trial.plan or "", trial.task or "", size, split)
-            found.setdefault((*key, settings), []).append(row)
-    for (*key, _), members in found.items():
-        yield Group(*key, tuple(members))
+            found.setdefault(Group(*names, size, split, settings), []).append(row)
+    for group, members in found.items():
+        yield replace(group, rows=tuple(members))
 
 
 def _model(row: Row) -> str:
