@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from restack.errors import PlanError
 from restack.plan import Plan, drop, drop_by_score
-from restack.studies.laying import Layout, drawn, examples_for, recipe_for
+from restack.studies.laying import Layout, drawn, examples_for, pool, recipe_for
 from restack.studies.scale import DROP, Drop, Examples, scale_of
 from restack.studies.subjects import Subject
 from restack.sweep.rows import Row
@@ -209,7 +209,7 @@ class _Runs:
             {"trials": 3, "pooling": "cls", "size": self.examples.train},
             self.layout.labels(self.subject, "classifiers"),
             task=self.task,
-            data=self.data,
+            data=pool(self.data, self.examples.train),
             model=Model.of_trial(tuned.key, stack=stack),
         )
         yield self.layout.look(

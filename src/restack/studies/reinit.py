@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from restack.plan import Plan, keep, permute, reinit
-from restack.studies.laying import Layout, examples_for, parts_of
+from restack.studies.laying import Layout, examples_for, parts_of, pool
 from restack.studies.scale import REINIT, Reinit, scale_of
 from restack.studies.subjects import Subject
 from restack.sweep.trial import Data, Trial
@@ -113,7 +113,7 @@ class _Runs:
             },
             self.layout.labels(self.subject, "probe"),
             task=self.task,
-            data=self.data,
+            data=pool(self.data, size.probe_size),
         )
 
     def localised(self) -> Iterator[Trial]:
