@@ -19,10 +19,19 @@ from restack.data.language.writing import place, write
 Row = Mapping[str, Any]
 SIZES = {"train": 20_000, "validation": 1_000, "test": 1_000}
 
+_DENIALS = frozenset(("not", "never", "nobody"))
+_TURNS = frozenset(("but", "although"))
+
 
 def sentiment(split: str, number: int) -> Row:
     """Do these words speak well of a work?"""
-    words, good = review(Dice("sentiment", split, number))
+    dice = Dice("sentiment", split, number)
+    words, good = review(dice)
+    # most opinions are plain: in running text every second one is turned round
+    while (_DENIALS.intersection(words) and dice.chance(0.6)) or (
+        _TURNS.intersection(words) and dice.chance(0.4)
+    ):
+        words, good = review(dice)
     return {"sentence": write((*words, ".")), "label": int(good)}
 
 
