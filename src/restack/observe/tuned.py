@@ -6,13 +6,14 @@ coordinates. It belongs to the head that it was made for, and to no other.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
@@ -143,7 +144,11 @@ def save_tuned(tuned: TunedLens, path: str | Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         tensors = {"maps": tuned.maps.contiguous(), "shifts": tuned.shifts.contiguous()}
-        save_file(tensors, part, metadata={"format": _FORMAT, "head": tuned.head})
+        written = save(tensors, metadata={"format": _FORMAT, "head": tuned.head})
+        with part.open("wb") as file:  # save_file would give nobody else the right to read it
+            file.write(written)
+            file.flush()
+            os.fsync(file.fileno())
         part.replace(path)
     except OSError as error:
         raise CheckpointError(f"cannot write {path}: {error.strerror or error}") from error
