@@ -13,6 +13,7 @@ from restack.stats import (
     Correlation,
     holm,
     layers_within,
+    layers_within_interval,
     mean_interval,
     minimum_detectable_difference,
     paired_difference,
@@ -135,6 +136,22 @@ def test_layers_within() -> None:
     assert layers_within({0: 90.0, 2: 80.0, 4: 89.5}, 1) == 4
     with pytest.raises(RestackError, match="whole model"):
         layers_within({2: 90.0}, 1)
+
+
+def test_layers_within_with_what_the_spread_leaves_open() -> None:
+    # differences to the whole: at 2 layers 0.4, 0.5, 0.6 (mean 0.5, half width 4.302653 * 0.1 /
+    # sqrt(3) = 0.2484); at 4 layers 0, 1, 2 (half width 2.484)
+    scores = {0: [92.0, 92.0, 92.0], 2: [91.6, 91.5, 91.4], 4: [92.0, 91.0, 90.0]}
+    found = layers_within_interval(scores, 1)
+    assert (found.layers, found.low, found.high, found.n) == (4, 2, 4, 3)
+    assert layers_within_interval(scores, 0.74).low == 0  # 0.7484 is more
+    assert layers_within_interval(scores, 0.75).low == 2
+    assert layers_within_interval(scores, 0.3).layers == 0
+    assert layers_within_interval(scores, 0.3).high == 4  # 1 - 2.484 is below
+    few = layers_within_interval({0: [92.0, 93.0], 2: [92.0, 92.9]}, 1)
+    assert (few.layers, few.low, few.high, few.n) == (2, None, None, 2)
+    with pytest.raises(RestackError, match="no pairs"):
+        layers_within_interval({0: [1.0, 2.0], 1: [1.0]}, 1)
 
 
 def test_values_that_are_not_finite_are_refused() -> None:

@@ -44,6 +44,20 @@ class Correlation:
     n: int
 
 
+@dataclass(frozen=True, slots=True)
+class Within:
+    """How many layers can go at a given loss, and between which numbers that may lie."""
+
+    layers: int
+    """By the means."""
+    low: int | None
+    """So many can go for certain (at the level asked for, for each number of layers by itself)."""
+    high: int | None
+    """No more than so many may still be possible; None, as `low`, below three trials of a pair."""
+    n: int
+    """The fewest trials of any number of layers."""
+
+
 def mean_interval(values: Sequence[float], *, level: float = 0.95) -> Mean:
     """The mean of independent values and the interval that holds the true one at `level`."""
     from scipy.stats import t
@@ -154,6 +168,34 @@ def layers_within(scores: Mapping[int, float], points: float) -> int:
         raise RestackError("the score of the whole model (0 layers left out) is missing")
     # 92.5 - 91.5 may come out as a hair above 1
     return max(k for k, score in scores.items() if scores[0] - score <= points + 1e-9)
+
+
+def layers_within_interval(
+    scores: Mapping[int, Sequence[float]], points: float, *, level: float = 0.95
+) -> Within:
+    """`layers_within` of repeated trials, with what their spread leaves open.
+
+    `scores` has the trials by number of layers left out, 0 among them; trials at one place (one
+    seed) are pairs. A number of layers can go for certain if the interval of its loss ends within
+    the points, and may be possible if it begins there.
+
+    >>> scores = {0: [92.0, 92.4, 92.2], 2: [91.9, 92.4, 92.1], 4: [90.2, 92.3, 91.2]}
+    >>> layers_within_interval(scores, 1)
+    Within(layers=4, low=2, high=4, n=3)
+    """
+    if 0 not in scores:
+        raise RestackError("the score of the whole model (0 layers left out) is missing")
+    losses = {
+        k: paired_difference(scores[0], found, level=level) for k, found in scores.items() if k
+    }
+    allowed = points + 1e-9  # 92.5 - 91.5 may come out as a hair above 1
+    found = max([0, *(k for k, loss in losses.items() if loss.mean <= allowed)])
+    fewest = min([len(scores[0]), *(loss.n for loss in losses.values())])
+    if fewest < 3:
+        return Within(found, None, None, fewest)
+    sure = [k for k, loss in losses.items() if loss.high is not None and loss.high <= allowed]
+    open_still = [k for k, loss in losses.items() if loss.low is not None and loss.low <= allowed]
+    return Within(found, max([0, *sure]), max([0, *open_still]), fewest)
 
 
 def _finite(values: Sequence[float]) -> list[float]:
