@@ -11,6 +11,7 @@ import numpy as np
 
 from restack.errors import RestackError
 from restack.sweep.kinds import Context, Result, Stopped
+from restack.sweep.prune import PRUNED, Bars, curve_of
 from restack.sweep.trial import Trial
 
 HERE = "tests.sweep.small"
@@ -51,6 +52,23 @@ def train(context: Context) -> Result:
     made.write_text("\n".join(map(repr, weights.tolist())))
     points_of_curve = [{"step": n + 1, "loss": loss} for n, loss in enumerate(curve)]
     return Result({"train": {"accuracy": right}}, points_of_curve, files={"weights": made})
+
+
+def climb(context: Context) -> Result:
+    """A hill with its top at x = 1, lower for what is bad; seen step by step, from below."""
+    settings, curve = context.trial.settings, []
+    if isinstance(settings["x"], str):
+        raise RestackError("x is no number")
+    bars = settings.get("prune") and Bars.from_json(settings["prune"])
+    height = 1 - (settings["x"] - 1) ** 2 - (settings.get("kind") == "bad")
+    height += context.trial.seed / 100
+    for step in range(1, settings["steps"] + 1):
+        value = height - 0.1 * (settings["steps"] - step)
+        curve.append({"step": step, "epoch": step, "metrics": {"validation": {"accuracy": value}}})
+        bar = bars and bars.missed(curve_of(curve, bars.metric))
+        if bar is not None and step < settings["steps"]:
+            return Result({PRUNED: {"step": step, "value": value, "bar": bar}}, curve)
+    return Result({"validation": {"accuracy": height}}, curve)
 
 
 def read(context: Context) -> Result:

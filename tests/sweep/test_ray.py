@@ -50,10 +50,18 @@ def test_a_cluster_that_loses_a_node_gives_what_one_machine_gives(tmp_path: Path
 
     killer = threading.Thread(target=kill_when_all_are_busy)
     try:
-        pool = RayPool(cluster.address, resources=Resources(cpus=1), shared=shared)
-        assert pool.workers == 3
         with pytest.raises(RestackError, match="no node"):
             RayPool(cluster.address, resources=Resources(gpus=8))
+        for pack in (True, False):
+            halves = RayPool(cluster.address, resources=Resources(cpus=0.5, pack=pack))
+            assert halves.workers == 6
+            place = tmp_path / f"pack-{pack}"
+            assert run(trials(2, steps=10, seconds=0.05), place, executor=halves).done == 2
+            with Store.open(place) as store:
+                places = {row.history[-1]["place"] for row in store.rows()}
+            assert len(places) == (1 if pack else 2), places
+        pool = RayPool(cluster.address, resources=Resources(cpus=1), shared=shared)
+        assert pool.workers == 3
         killer.start()
         summary = run([*wanted, reader], tmp_path / "ray", executor=pool)
     finally:

@@ -52,6 +52,7 @@ def main() -> None:
         probe,
         report,
         score,
+        store,
         study,
         surgery,
         sweep,
@@ -59,7 +60,7 @@ def main() -> None:
     )
 
     try:
-        app()
+        app(prog_name="restack")  # also where it is started as `python -m restack`
     except RestackError as error:
         _fail(error.message, error.hint)
     except KeyboardInterrupt:

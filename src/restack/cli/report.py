@@ -9,8 +9,8 @@ import typer
 
 from restack.cli import output
 from restack.cli.main import app
+from restack.cli.store import StoreArgument
 from restack.cli.surgery import Json
-from restack.cli.sweep import StoreArgument
 from restack.errors import RestackError
 
 if TYPE_CHECKING:

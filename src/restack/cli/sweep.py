@@ -1,8 +1,7 @@
-"""Commands about sweeps: sweep, status, trials, gc."""
+"""The command that runs trials: sweep."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,20 +13,11 @@ from restack.cli.surgery import Json
 from restack.errors import RestackError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from restack.sweep.definition import Sweep
     from restack.sweep.executor import Executor
     from restack.sweep.forecast import Forecast
-    from restack.sweep.rows import Row
     from restack.sweep.run import Standing, Summary
-    from restack.sweep.status import Status
-    from restack.sweep.trial import Trial
-
-StoreArgument = Annotated[
-    Path, typer.Argument(metavar="STORE", help="The directory of a store, or a copied store file.")
-]
-_NUMBERS = 4  # metrics that a listing has room for
-_WATCH_SECONDS = 2.0
+    from restack.sweep.search import Hunt
 
 
 @app.command()
@@ -53,14 +43,15 @@ def sweep(
     address: Annotated[
         str | None, typer.Option(metavar="RAY", help="A Ray cluster; without it a local one.")
     ] = None,
-    cpus: Annotated[float, typer.Option(min=0, help="Ray: cores of each trial.")] = 1,
-    gpus: Annotated[float, typer.Option(min=0, help="Ray: GPUs of each trial.")] = 0,
+    cpus: Annotated[float | None, typer.Option(min=0, help="Ray: cores of each trial (1).")] = None,
+    gpus: Annotated[float | None, typer.Option(min=0, help="Ray: GPUs of each trial (0).")] = None,
     memory: Annotated[
-        float, typer.Option(min=0, metavar="GB", help="Ray: memory of each trial.")
-    ] = 0,
+        float | None, typer.Option(min=0, metavar="GB", help="Ray: memory of each trial.")
+    ] = None,
     pack: Annotated[
-        bool, typer.Option("--pack/--spread", help="Ray: fill nodes one by one.")
-    ] = False,
+        bool | None,
+        typer.Option("--pack/--spread", help="Ray: fill nodes one by one, or spread (default)."),
+    ] = None,
     shared: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Ray: a directory that all nodes see, for checkpoints."),
@@ -72,45 +63,60 @@ def sweep(
 
     if executor not in ("local", "ray"):
         raise RestackError(f"--executor {executor!r}", hint="say local or ray")
-    trials = load(file)
+    of_ray = {"address": address, "cpus": cpus, "gpus": gpus, "memory": memory, "shared": shared}
+    of_ray["pack"] = pack
+    if executor == "local" and (given := [n for n, value in of_ray.items() if value is not None]):
+        raise RestackError(
+            f"--{given[0]} is for Ray alone", hint="Add --executor ray, or leave it out."
+        )
+    defined = load(file)
     if dry_run:
-        _forecast(trials, store, workers, device, json)
+        _forecast(defined, store, workers, device, json)
         return
     from restack.sweep.run import run
+    from restack.sweep.search import Hunts
     from restack.tune.interrupts import wishes
 
+    hunts = Hunts.of(defined.searches)
     chosen: Executor | None = None
     if executor == "ray":
         from restack.sweep.ray_pool import RayPool, Resources
 
-        resources = Resources(cpus, gpus, int(memory * 1e9), pack)
-        chosen = RayPool(address, workers or 0, resources, shared=shared)
+        asked = (1.0 if cpus is None else cpus, gpus or 0.0, int((memory or 0) * 1e9), bool(pack))
+        chosen = RayPool(address, workers or 0, Resources(*asked), shared=shared)
     with wishes() as wish, _shown(json) as progress:
         summary = run(
-            trials,
+            defined.trials,
             store,
             executor=chosen,
             workers=workers,
             device=device,
             together=together,
             retry_failed=retry_failed,
+            more=hunts if hunts.all else None,
             progress=progress,
             stop=lambda: bool(wish),
         )
-    _report(summary, store, json)
+    if json:
+        found = {"searches": [_found(hunt) for hunt in hunts.all]} if hunts.all else {}
+        output.as_json(summary.to_json() | found)
+    else:
+        _report(summary, store)
+        for hunt in hunts.all:
+            _print_best(hunt)
     wish.obey()
     if summary.failed:
         raise typer.Exit(1)
 
 
-def _forecast(
-    trials: list[Trial], store: Path, workers: int | None, device: str, json: bool
-) -> None:
+def _forecast(defined: Sweep, store: Path, workers: int | None, device: str, json: bool) -> None:
     from restack.sweep import memory
     from restack.sweep.forecast import forecast
+    from restack.sweep.search import expected
     from restack.sweep.store import FILE, Store
 
     count = workers or memory.cores()
+    trials = [*defined.trials, *expected(defined.searches)]
     there = Store.open(store) if (store / FILE).exists() else None
     found = forecast(trials, there, count, device=device, note=output.note)
     if json:
@@ -152,8 +158,8 @@ class _Shown:
             TimeRemainingColumn(),
             console=output.console(stderr=True),
             transient=True,
+            disable=silent,
         )
-        self.silent = silent
         self.task = self.bar.add_task("trials", total=None, more="")
 
     def __enter__(self) -> Any:
@@ -179,10 +185,7 @@ def _shown(silent: bool) -> _Shown:
     return _Shown(silent)
 
 
-def _report(summary: Summary, store: Path, json: bool) -> None:
-    if json:
-        output.as_json(summary.to_json())
-        return
+def _report(summary: Summary, store: Path) -> None:
     print(
         f"{summary.done} of {summary.total} trials done, {summary.ran} of them now, "
         f"in {duration(summary.seconds)}"
@@ -193,236 +196,32 @@ def _report(summary: Summary, store: Path, json: bool) -> None:
         print(f"{summary.left} left: the same command goes on")
 
 
-@app.command()
-def status(
-    store: StoreArgument,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Go on showing it until the sweep ends.")
-    ] = False,
-    json: Json = False,
-) -> None:
-    """How a sweep stands: running, done, failed, time left."""
-    from restack.sweep.status import status as look
-    from restack.sweep.store import Store
-
-    with Store.open(store) as opened:
-        found = look(opened)
-        if json:
-            output.as_json(found.to_json())
-            return
-        if not watch:
-            output.show(_status_table(found))
-            return
-        from rich.live import Live
-
-        with Live(_status_table(found), console=output.console()) as live:
-            while found.driver is not None:
-                time.sleep(_WATCH_SECONDS)
-                found = look(opened)
-                live.update(_status_table(found))
-
-
-def _status_table(found: Status) -> Table:
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 2))
-    counts = ", ".join(f"{n} {name}" for name, n in found.counts.items() if n) or "empty"
-    table.add_row("trials", f"{sum(found.counts.values())}: {counts}")
-    if found.driver is None:
-        table.add_row("driver", "none at work")
-    else:
-        driver = found.driver
-        table.add_row(
-            "driver",
-            f"process {driver['pid']} on {driver['host']}, {driver['workers']} workers "
-            f"({driver['executor']}), since {driver['started']}",
-        )
-        left = found.seconds_left
-        table.add_row("left", "not known yet" if left is None else f"about {duration(left)}")
-    for one in found.running:
-        since = "" if one["seconds"] is None else f", for {duration(one['seconds'])}"
-        table.add_row("running", f"{one['key'][:10]}  {one['what']}  {one['part'] or 0:.0%}{since}")
-    for reason, count in list(found.failures.items())[:5]:
-        table.add_row("failed", f"{count} x {reason}")
-    return table
-
-
-@app.command()
-def trials(
-    store: StoreArgument,
-    status: Annotated[str | None, typer.Option(help="pending, running, done or failed.")] = None,
-    where: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--where",
-            metavar="NAME=VALUE",
-            help="kind, model, plan, task, size, seed, key or a label; values with commas are "
-            "any of them. Repeatable.",
-        ),
-    ] = None,
-    key: Annotated[
-        str | None, typer.Option(help="All about one trial: its key, or how that begins.")
-    ] = None,
-    csv: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write CSV; - prints it.")
-    ] = None,
-    parquet: Annotated[Path | None, typer.Option(metavar="FILE", help="Write Parquet.")] = None,
-    json: Json = False,
-) -> None:
-    """List the trials of a store with their numbers."""
-    from restack.sweep.rows import STATUSES
-    from restack.sweep.store import Store
-
-    if status is not None and status not in STATUSES:
-        raise RestackError(f"--status {status!r}", hint=f"say {', '.join(STATUSES)}")
-    if (csv is not None) + (parquet is not None) + json > 1:
-        raise RestackError("--json, --csv and --parquet exclude each other", hint="choose one")
-    with Store.open(store) as opened:
-        if key is not None:
-            row = opened.row(key)
-            if row is None:
-                raise RestackError(f"{store} has no trial {key}")
-            output.as_json(_all_about(row))
-            return
-        filters = _filters(where or [])
-        if status is not None:
-            filters["status"] = status
-        rows = opened.rows(once=True, **filters)
-        if json:
-            output.as_json([row.to_json() for row in rows])
-        elif csv is not None:
-            _write_csv(rows, csv)
-        elif parquet is not None:
-            _write_parquet(rows, parquet)
-        else:
-            output.show(_table(rows))
-
-
-def _filters(where: list[str]) -> dict[str, Any]:
-    import json
-
-    found: dict[str, Any] = {}
-    for text in where:
-        name, equals, values = text.partition("=")
-        if not equals or not name:
-            raise RestackError(f"--where {text!r}", hint="write NAME=VALUE, such as task=rte")
-        options: list[Any] = []
-        for value in [values, *(values.split(",") if "," in values else ())]:
-            options.append(value)
-            try:
-                options.append(json.loads(value))
-            except ValueError:
-                continue
-        found[name] = options
-    return found
-
-
-def _all_about(row: Row) -> dict[str, Any]:
-    return row.to_json() | {
-        "timings": row.timings,
-        "environment": row.environment,
-        "artefacts": [
-            {"name": a.name, "path": str(a.path), "sha256": a.sha256, "bytes": a.nbytes}
-            for a in row.artefacts
-        ],
-        "curve": list(row.curve),
-        "payload": row.payload,
+def _found(hunt: Hunt) -> dict[str, Any]:
+    """What a search has come to."""
+    template, best = hunt.search.templates[0], hunt.best
+    return {
+        "name": hunt.search.name,
+        "model": None if template.model is None else template.model.location,
+        "task": template.task,
+        "plan": template.plan,
+        "size": None if template.data is None else template.data.size,
+        "metric": hunt.search.metric,
+        "best": None if best is None else best.to_json(),
+        "suggestions": [one.to_json() for one in hunt.suggestions],
     }
 
 
-def _table(rows: list[Row]) -> Table:
-    from rich.table import Table
+def _print_best(hunt: Hunt) -> None:
+    from collections import Counter
 
-    from restack.sweep.status import in_words
-
-    names = list(
-        dict.fromkeys(
-            f"{s}/{n}" for row in rows for s, values in row.metrics.items() for n in values
-        )
-    )[:_NUMBERS]
-    table = Table(box=None, pad_edge=False)
-    for column in ("key", "status", "trial"):
-        table.add_column(column)
-    for column in (*names, "time", "attempts"):
-        table.add_column(column, justify="right")
-    for row in rows:
-        flat = {f"{s}/{n}": v for s, values in row.metrics.items() for n, v in values.items()}
-        numbers = [f"{flat[name]:.4f}" if name in flat else "" for name in names]
-        took = "" if row.seconds is None else duration(row.seconds)
-        told = in_words(row) + (f"\n  {row.error.splitlines()[0]}" if row.error else "")
-        table.add_row(row.key[:10], row.status, told, *numbers, took, str(row.attempts))
-    return table
-
-
-def _write_csv(rows: list[Row], place: Path) -> None:
-    import csv
-    import io
-
-    from restack.sweep.frames import columns, records
-
-    found = columns(list(records(rows, "trials")))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(found)
-    writer.writerows(zip(*found.values(), strict=True))
-    if str(place) == "-":
-        print(text.getvalue(), end="")
-    else:
-        place.write_text(text.getvalue())
-
-
-def _write_parquet(rows: list[Row], place: Path) -> None:
-    import pyarrow
-    import pyarrow.parquet
-
-    from restack.sweep.frames import columns, records
-
-    found = columns(list(records(rows, "trials")))
-    plain = {
-        # labels of one name may be numbers in one study and text in another
-        name: [None if v is None else str(v) for v in values] if _mixed(values) else values
-        for name, values in found.items()
-    }
-    part = place.with_name(f".{place.name}.part")
-    pyarrow.parquet.write_table(pyarrow.table(plain), part)
-    part.replace(place)
-
-
-def _mixed(values: list[Any]) -> bool:
-    return len({type(value) for value in values if value is not None}) > 1
-
-
-@app.command()
-def gc(
-    store: Annotated[Path, typer.Argument(metavar="STORE", help="The directory of a store.")],
-    only: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--only",
-            metavar="FILE",
-            help="Remove trials that this sweep does not define. Repeatable.",
-        ),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed.")] = False,
-    json: Json = False,
-) -> None:
-    """Remove what lies in a store and no trial needs."""
-    from restack.sweep.definition import load
-    from restack.sweep.garbage import collect
-    from restack.sweep.store import FILE, Store
-
-    if not (store / FILE).exists():
-        raise RestackError(f"there is no store in {store}")
-    wanted = {trial.key for file in only for trial in load(file)} if only else None
-    with Store.open(store, write=True) as opened:
-        found = collect(opened, wanted=wanted, dry_run=dry_run)
-    if json:
-        output.as_json(found.to_json() | {"removed": not dry_run})
-        return
-    done = "would be removed" if dry_run else "removed"
-    print(f"{len(found.directories)} leftovers, {output.size(found.nbytes)}, {done}")
-    if wanted is not None:
-        print(f"{len(found.trials)} trials {done}")
+    found, best = _found(hunt), hunt.best
+    of = " ".join(str(found[name]) for name in ("task", "plan") if found[name])
+    states = Counter(one.state for one in hunt.suggestions)
+    print(f"search    {found['name']} of {of}: {', '.join(f'{n} {s}' for s, n in states.items())}")
+    if best is not None:
+        settings = ", ".join(f"{name} = {value}" for name, value in best.settings.items())
+        seeds = f" (mean of {len(best.values)} seeds)" if len(best.values) > 1 else ""
+        print(f"best      {found['metric']} {best.value:.4f}{seeds} with {settings}")
 
 
 def duration(seconds: float) -> str:

@@ -8,10 +8,13 @@ lost goes on elsewhere from the last of them; without one it begins anew.
 from __future__ import annotations
 
 import io
+import math
+import os
 import shutil
 import tarfile
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -33,7 +36,10 @@ class Resources:
     memory: int = 0
     """Bytes; 0 leaves it to chance."""
     pack: bool = False
-    """Fill nodes one after the other, instead of spreading trials over them."""
+    """Fill nodes one after the other, instead of spreading trials over them.
+
+    It looks at the trials of this sweep alone, so it is for a cluster that nobody else uses.
+    """
 
 
 @dataclass(slots=True)
@@ -43,54 +49,67 @@ class RayPool:
     address: str | None = None
     """Of the cluster; without one, that of the environment, or else this machine alone."""
     workers: int = 0
-    """Trials at once; by default as many as the cluster has room for."""
+    """Trials at once; by default as many as there is room for, also when nodes come and go."""
     resources: Resources = field(default_factory=Resources)
     shared: Path | None = None
     kind: str = "ray"
     _jobs: dict[Any, Job] = field(default_factory=dict)
+    _places: dict[Any, str] = field(default_factory=dict)
+    """The nodes that jobs were sent to, where they are packed."""
     _entered: list[str] = field(default_factory=list)
     _started: bool = False
+    _grows: bool = False
 
     def __post_init__(self) -> None:
         ray = _ray()
         if not ray.is_initialized():
-            own = {} if self.address else {"num_cpus": self.workers or None}
-            try:
-                ray.init(
-                    address=self.address,
-                    log_to_driver=False,
-                    logging_level="ERROR",
-                    include_dashboard=False if not self.address else None,
-                    runtime_env={"env_vars": _environment(self.resources)},
-                    **own,
-                )
-            except (ConnectionError, ValueError, RuntimeError) as error:
-                raise RestackError(
-                    f"Ray cannot be reached at {self.address or 'this machine'}: "
-                    f"{str(error).splitlines()[0]}",
-                    hint="Start it with `ray start --head`, or give the right --address.",
-                ) from error
-            self._started = True
-        room = _room(ray, self.resources)
-        if not room:
+            self._connect(ray)
+        self._grows = not self.workers
+        self.workers = self.workers or _room(ray, self.resources)
+        if not self.workers:
+            self.close()
             raise RestackError(
                 f"no node of the Ray cluster has room for a trial ({self.resources})",
-                hint="Ask for less with --cpus, --gpus, --memory, or add nodes.",
+                hint="Ask for less with --cpus, --gpus, --memory, add nodes, or give --workers to "
+                "wait for nodes that come when they are asked for.",
             )
-        self.workers = self.workers or room
+
+    def _connect(self, ray: Any) -> None:
+        address = self.address or os.environ.get("RAY_ADDRESS") or "local"
+        own: dict[str, Any] = {}
+        if address == "local":
+            cores = math.ceil(self.workers * self.resources.cpus) if self.workers else None
+            own = {"num_cpus": cores, "include_dashboard": False}
+        try:
+            ray.init(
+                address=address,
+                log_to_driver=False,
+                logging_level="ERROR",
+                runtime_env={"env_vars": _environment(self.resources)},
+                **own,
+            )
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise RestackError(
+                f"Ray cannot be reached at {address}: {str(error).splitlines()[0]}",
+                hint="Start it with `ray start --head`, or give the right --address.",
+            ) from error
+        self._started = True
 
     def has_room(self, size: int) -> bool:
         """Whether another job may be given to Ray; which node it fits on is Ray's to know."""
+        if self._grows:
+            self.workers = max(1, _room(_ray(), self.resources))
         return len(self._jobs) < self.workers
 
     def submit(self, job: Job, size: int) -> None:
         """Give a job to Ray."""
         ray, want = _ray(), self.resources
+        place = self._fullest(ray) if want.pack else None
         options: dict[str, Any] = {
             "num_cpus": want.cpus,
             "num_gpus": want.gpus,
             "max_retries": 0,  # the driver counts attempts
-            "scheduling_strategy": "DEFAULT" if want.pack else "SPREAD",
+            "scheduling_strategy": "SPREAD" if place is None else _on_node(place),
             "runtime_env": {"env_vars": _environment(want)},
         }
         if want.memory:
@@ -104,6 +123,15 @@ class RayPool:
         shared = None if self.shared is None else str(self.shared.absolute())
         reference = ray.remote(_carry_out).options(**options).remote(job, inputs, shared)
         self._jobs[reference] = job
+        if place is not None:
+            self._places[reference] = place
+
+    def _fullest(self, ray: Any) -> str | None:
+        """The node with the most trials that has room for one more."""
+        taken = Counter(self._places.values())
+        nodes = {node["NodeID"]: _fit(node, self.resources) for node in ray.nodes()}
+        free = [name for name in sorted(nodes) if taken[name] < nodes[name]]
+        return max(free, key=lambda name: taken[name], default=None)
 
     def events(self, seconds: float) -> list[Event]:
         """What has happened; waits so long for something to happen."""
@@ -125,6 +153,7 @@ class RayPool:
     def _ended(self, reference: Any) -> Event:
         ray = _ray()
         job = self._jobs.pop(reference)
+        self._places.pop(reference, None)
         try:
             outcomes, files, node = ray.get(reference)
         except ray.exceptions.RayError as error:
@@ -173,23 +202,24 @@ def _environment(want: Resources) -> dict[str, str]:
     return {name: made[name] for name in names}
 
 
+def _on_node(name: str) -> Any:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(name, soft=True)  # elsewhere if it is lost meanwhile
+
+
 def _room(ray: Any, want: Resources) -> int:
     """How many trials fit on the nodes together."""
-    total = 0
-    for node in ray.nodes():
-        if node["Alive"]:
-            have = node["Resources"]
-            fits = [
-                have.get(name, 0) // asked
-                for name, asked in (
-                    ("CPU", want.cpus),
-                    ("GPU", want.gpus),
-                    ("memory", want.memory),
-                )
-                if asked
-            ]
-            total += int(min(fits, default=1))
-    return total
+    return sum(_fit(node, want) for node in ray.nodes())
+
+
+def _fit(node: Mapping[str, Any], want: Resources) -> int:
+    """How many trials fit on a node."""
+    if not node["Alive"]:
+        return 0
+    asked = {"CPU": want.cpus, "GPU": want.gpus, "memory": want.memory}
+    have = node["Resources"]
+    return int(min((have.get(name, 0) // n for name, n in asked.items() if n), default=1))
 
 
 def _loss(ray: Any, job: Job, error: Exception) -> Died:
@@ -238,7 +268,8 @@ def _carry_out(
             # a result that is lost on its way is found again where nodes share a directory
             if outcome.status == "failed" or (outcome.status == "done" and not shared):
                 shutil.rmtree(part.work, ignore_errors=True)
-        return outcomes, files, f"node {ray.util.get_node_ip_address()}"
+        node = ray.get_runtime_context().get_node_id()
+        return outcomes, files, f"node {node[:8]} at {ray.util.get_node_ip_address()}"
     finally:
         shutil.rmtree(given, ignore_errors=True)
 

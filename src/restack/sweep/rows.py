@@ -73,6 +73,12 @@ class Row:
         return found
 
     @property
+    def history(self) -> tuple[dict[str, Any], ...]:
+        """Every attempt: outcome (`done`, `failed`, `lost`), reason, place, seconds, peak."""
+        found: tuple[dict[str, Any], ...] = self.read("history", self.key)
+        return found
+
+    @property
     def artefacts(self) -> tuple[Artefact, ...]:
         """All kept files."""
         found: tuple[Artefact, ...] = self.read("artefacts", self.key)

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from restack.errors import RestackError
 from restack.sweep import memory
@@ -73,6 +73,17 @@ class Summary:
 Progress = Callable[[Standing], None]
 
 
+class More(Protocol):
+    """Trials that come about only while others are done, such as those of a search."""
+
+    @property
+    def total(self) -> int:
+        """How many there will be in all."""
+
+    def more(self, store: Store) -> Sequence[Trial]:
+        """What can begin now and could not before."""
+
+
 def run(
     trials: Sequence[Trial],
     store: Store | str | os.PathLike[str],
@@ -82,6 +93,7 @@ def run(
     device: str = "cpu",
     together: int = 1,
     retry_failed: bool = False,
+    more: More | None = None,
     progress: Progress | None = None,
     stop: Callable[[], object] = lambda: False,
 ) -> Summary:
@@ -89,14 +101,19 @@ def run(
 
     Without an executor, `workers` processes of this machine do the work (one a core, at most one a
     trial). `together` trains up to so many seeds of one configuration at once, where that gives
-    the same numbers within rounding. Failed trials are left alone unless `retry_failed`.
+    the same numbers within rounding. Failed trials are left alone unless `retry_failed`. `more` is
+    asked for further trials at the beginning and whenever some have ended.
     """
     begun = time.monotonic()
     with ExitStack() as held:
         if not isinstance(store, Store):
             store = held.enter_context(Store.open(store, write=True))
-        driver = _Driver(store, trials, device, together, retry_failed, progress, begun)
+        driver = _Driver(store, device, together, retry_failed, more, progress, begun)
+        driver.enter(trials)
+        driver.extend()
         if not driver.waiting:
+            if executor is not None:
+                executor.close()
             return driver.summary(False)
         if executor is None:
             count = workers or min(memory.cores(), len(driver.waiting))
@@ -109,10 +126,10 @@ def run(
 @dataclass(slots=True)
 class _Driver:
     store: Store
-    trials: Sequence[Trial]
     device: str
     together: int
     retry_failed: bool
+    source: More | None
     progress: Progress | None
     begun: float
     waiting: dict[str, Trial] = field(default_factory=dict)
@@ -131,15 +148,18 @@ class _Driver:
     session: int = 0
     seconds: float = 0.0
 
-    def __post_init__(self) -> None:
-        for trial in self.trials:
+    def enter(self, trials: Sequence[Trial]) -> None:
+        """Take trials in: those that are done are skipped, the others wait."""
+        before = set(self.all)
+        for trial in trials:
             find_kind(trial.kind)
             self.all.setdefault(trial.key, trial)
         self._complete()
-        self.store.add([*self.trials, *(self.all[key] for key in self.all)])
-        self.keep = self._wanted()
-        known = {row.key: row for row in self.store.rows(once=True)}
-        for key, trial in self.all.items():
+        new = {key: trial for key, trial in self.all.items() if key not in before}
+        self.store.add([*trials, *new.values()])
+        self._want([*trials, *new.values()])
+        known = {row.key: row for row in self.store.rows(once=True) if row.key in new}
+        for key, trial in new.items():
             row = known[key]
             if row.status == "done" and self._sound(row):
                 self.done.add(key)
@@ -147,9 +167,15 @@ class _Driver:
                 self.failed[key] = row.error or ""
             else:
                 self.waiting[key] = trial
-        self._reopen(known)
-        for key in self.done:  # a driver may have been killed between entering and tidying up
+                if row.status in ("done", "failed"):
+                    self.store.forget(key)
+        for key in self.done & set(new):  # a driver may have been killed before it tidied up
             shutil.rmtree(self.store.directory / WORK / key, ignore_errors=True)
+
+    def extend(self) -> None:
+        """Take in what can begin now that others have ended."""
+        while self.source is not None and (more := self.source.more(self.store)):
+            self.enter(more)
 
     def _complete(self) -> None:
         """Bring in trials that others need and that are in the store alone."""
@@ -176,13 +202,13 @@ class _Driver:
         if open_keys:
             raise RestackError(f"trials {', '.join(k[:10] for k in open_keys)} need each other")
 
-    def _wanted(self) -> dict[str, frozenset[str]]:
-        wanted = {key: set(trial.keep) for key, trial in self.all.items()}
-        for trial in self.trials:
-            wanted[trial.key] |= set(trial.keep)
+    def _want(self, trials: Sequence[Trial]) -> None:
+        """Note what is to be kept: what was asked for, and models that other trials begin with."""
+        for trial in trials:
+            self.keep[trial.key] = self.keep.get(trial.key, frozenset()) | {*trial.keep}
             if trial.model is not None and trial.model.trial is not None:
-                wanted[trial.model.trial].add("model")
-        return {key: frozenset(names) for key, names in wanted.items()}
+                made = trial.model.trial
+                self.keep[made] = self.keep.get(made, frozenset()) | {"model"}
 
     def _sound(self, row: Row) -> bool:
         """Whether all files of a finished trial are as they were written, and none is lacking."""
@@ -192,11 +218,6 @@ class _Driver:
             self._say(f"trial {row.key[:10]} runs again: {bad[0]} is missing or damaged")
         have = {kept.name.partition("/")[0] for kept in row.artefacts}
         return not bad and self.keep[row.key] <= have
-
-    def _reopen(self, known: dict[str, Row]) -> None:
-        for key in self.waiting:
-            if known[key].status in ("done", "failed"):
-                self.store.forget(key)
 
     # the loop
 
@@ -209,8 +230,11 @@ class _Driver:
                 self._wind_up(executor)
                 return True
             self._submit(executor)
-            for event in executor.events(0.5):
+            events = executor.events(0.5)
+            for event in events:
                 self._hear(event)
+            if any(isinstance(event, Ended | Died) for event in events):
+                self.extend()
             if self.parts and time.monotonic() - last > _TELL_SECONDS:
                 self.store.tell(self.parts)
                 self.parts, last = {}, time.monotonic()
@@ -366,7 +390,7 @@ class _Driver:
         if self.progress is not None:
             self.progress(
                 Standing(
-                    len(self.all),
+                    self._total(),
                     len(self.done),
                     len(self.failed),
                     len(self.running),
@@ -376,13 +400,18 @@ class _Driver:
                 )
             )
 
+    def _total(self) -> int:
+        """All trials, with those that a search will still come to."""
+        return max(len(self.all), 0 if self.source is None else self.source.total)
+
     def summary(self, stopped: bool) -> Summary:
+        total = self._total() if stopped else len(self.all)
         return Summary(
-            len(self.all),
+            total,
             len(self.done),
             len(self.failed),
             self.ran,
-            len(self.all) - len(self.done) - len(self.failed),
+            total - len(self.done) - len(self.failed),
             time.monotonic() - self.begun,
             stopped,
             self.corrupt,

@@ -46,6 +46,7 @@ def configuration(trial: Trial) -> str | None:
         "patience": None,
         "freeze": [],
         "packing": False,
+        "prune": None,
     }
     if any(settings.get(name, value) != value for name, value in usual.items()):
         return None

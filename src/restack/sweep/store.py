@@ -211,6 +211,12 @@ class Store:
                 (key,),
             ).fetchone()
             return None if one is None else json.loads(one[0])
+        if what == "history":
+            names = ("outcome", "reason", "place", "seconds", "peak")
+            every = select(
+                f"SELECT {', '.join(names)} FROM attempts WHERE key = ? ORDER BY id", (key,)
+            )
+            return tuple(dict(zip(names, one, strict=True)) for one in every)
         assert what == "artefacts"
         root = self.directory / TRIALS / key
         return tuple(

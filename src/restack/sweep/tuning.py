@@ -6,15 +6,21 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from restack.data.splits import Split
 from restack.errors import CheckpointError, RestackError
 from restack.sweep.bases import base_of
 from restack.sweep.identify import splits_of
 from restack.sweep.kinds import Context, Result
+from restack.sweep.prune import PRUNED, Bars, Pruned, watch
 from restack.sweep.trial import Trial
 from restack.tune.recipe import Recipe
+
+if TYPE_CHECKING:
+    from restack.tune.predictions import Predictions
+    from restack.tune.tuned import SplitNote
 
 MODEL = "model"
 PREDICTIONS = "predictions"
@@ -26,19 +32,24 @@ POINTS = 200
 def tune(context: Context) -> Result:
     """Fine-tune the trial's model on its task; goes on from its last checkpoint.
 
-    Settings are those of a `Recipe` without its seed, and `init` for fresh slots.
+    Settings are those of a `Recipe` without its seed, `init` for fresh slots, and the bars of
+    `prune` for a run that is not worth its end.
     """
+    from restack.tune.checkpoints import METRICS, work_directory
     from restack.tune.tuning import tune as run
 
     trial = context.trial
     train, validation = splits(trial)
     place = model_place(context)
     out = context.work / MODEL if MODEL in context.keep else None
-    work = context.work / "run"
+    work = context.work / "run" if out is None else work_directory(out)
+    bars = Bars.from_json(trial.settings["prune"]) if trial.settings.get("prune") else None
 
     def told(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
         if what == "train":
             context.tell(done / max(1, total))
+        elif what == "evaluated" and bars is not None:
+            watch(bars, work / METRICS, done, total)
 
     def attempt() -> Any:
         return run(
@@ -51,7 +62,7 @@ def tune(context: Context) -> Result:
             stack=None if trial.model is None else trial.model.stack,
             init=str(trial.settings.get("init", "standard")),
             out=out,
-            work=None if out is not None else work,
+            work=work if out is None else None,
             resume=True,
             device=context.device,
             progress=told,
@@ -63,27 +74,16 @@ def tune(context: Context) -> Result:
         tuned = attempt()
     except CheckpointError:
         # what an earlier attempt left cannot be read, or is of another version of the program
-        left = [path for path in (work, context.work / f"{MODEL}.unfinished") if path.exists()]
-        if not left:
+        if not work.exists():
             raise
-        for path in left:
-            shutil.rmtree(path)
+        shutil.rmtree(work)
         tuned = attempt()
+    except Pruned as pruned:
+        return Result({PRUNED: pruned.numbers}, thinned(pruned.points))
     files = {} if out is None else {MODEL: out}
-    if tuned.predictions:
-        files[PREDICTIONS] = context.work / PREDICTIONS
-        shutil.rmtree(files[PREDICTIONS], ignore_errors=True)
-        for name, found in tuned.predictions.items():
-            found.save(files[PREDICTIONS] / f"{name}.npz")
-    payload = {
-        name: value
-        for name, value in tuned.to_json().items()
-        if name in ("source_depth", "depth", "parameters", "trained", "steps", "best_step", "notes")
-    }
-    payload["examples"] = {
-        "train": tuned.train.to_json(),
-        **{name: note.to_json() for name, note in tuned.validation.items()},
-    }
+    if saved := save_predictions(context.work, tuned.predictions):
+        files[PREDICTIONS] = saved
+    payload = about(tuned.to_json(), tuned.train, tuned.validation)
     return Result(tuned.metrics, thinned(tuned.curve), payload, tuned.seconds, files)
 
 
@@ -123,9 +123,30 @@ def ensemble(context: Context) -> Result:
     return Result(metrics, payload=payload)
 
 
+def about(
+    said: Mapping[str, Any], train: SplitNote, validation: Mapping[str, SplitNote]
+) -> dict[str, Any]:
+    """What a training run tells beside its numbers."""
+    names = ("source_depth", "depth", "parameters", "trained", "steps", "best_step", "notes")
+    notes = {"train": train, **validation}
+    examples = {name: note.to_json() for name, note in notes.items()}
+    return {name: said[name] for name in names} | {"examples": examples}
+
+
+def save_predictions(work: Path, found: Mapping[str, Predictions | None]) -> Path | None:
+    """Write the predictions of each split into a directory; None if there are none."""
+    place = work / PREDICTIONS
+    shutil.rmtree(place, ignore_errors=True)
+    for name, predictions in found.items():
+        if predictions is not None:
+            predictions.save(place / f"{name}.npz")
+    return place if place.exists() else None
+
+
 def recipe_of(trial: Trial) -> Recipe:
     """The recipe of a trial, with its seed."""
-    settings = {name: value for name, value in trial.settings.items() if name != "init"}
+    beside = ("init", "prune")
+    settings = {name: value for name, value in trial.settings.items() if name not in beside}
     return Recipe.from_json({**settings, "seed": trial.seed})
 
 

@@ -82,8 +82,10 @@ def perform(
                 held.enter_context(_alone(part.work))
             kept = [_finished(part) for part in job.parts]
             fresh_peak()
-            if len(job.parts) > 1 and None in kept:
-                return _together(job, stop, tell)
+            if len(job.parts) > 1 and not any(kept):
+                found = _together(job, stop, tell)
+                if found is not None:
+                    return found
             return [
                 before or _one(part, job.device, stop, tell)
                 for before, part in zip(kept, job.parts, strict=True)
@@ -107,18 +109,23 @@ def _one(
         return Outcome(part.trial.key, *_blame(error), seconds=time.monotonic() - begun)
 
 
-def _together(job: Job, stop: Callable[[], bool], tell: Callable[[float], None]) -> list[Outcome]:
-    from restack.sweep.stacked import tune_together
+def _together(
+    job: Job, stop: Callable[[], bool], tell: Callable[[float], None]
+) -> list[Outcome] | None:
+    """All at once; None if they must run one by one."""
+    from restack.sweep.stacked import Unstackable, tune_together
 
     begun = time.monotonic()
     try:
         contexts = [_context(part, job.device, stop, tell) for part in job.parts]
         results = tune_together(contexts)
-        each = (time.monotonic() - begun) * (1 - 1 / len(results))  # the others' share of the time
+        each = (time.monotonic() - begun) / len(results)
         return [
-            _written(part, result, begun + each, job.device)
+            _written(part, result, time.monotonic() - each, job.device)
             for part, result in zip(job.parts, results, strict=True)
         ]
+    except Unstackable:
+        return None
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         return [Outcome(key, *_blame(error)) for key in job.keys]
 
