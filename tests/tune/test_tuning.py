@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -353,3 +354,13 @@ def test_what_does_not_fit_is_refused() -> None:
             tokenizer=reviews.tokenizer(),
             device="cpu",
         )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler")
+def test_a_compiled_model_gives_the_same_losses() -> None:
+    model = tiny.bert(dropout=False, num_hidden_layers=2)
+    recipe = replace(QUICK, steps=4)
+    plain, compiled = (tuned(model, replace(recipe, compile=way)) for way in (False, True))
+    assert losses(compiled) == pytest.approx(losses(plain), rel=1e-4)
+    assert set(compiled.model.state_dict()) == set(plain.model.state_dict())

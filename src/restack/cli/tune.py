@@ -13,6 +13,7 @@ from restack.cli import output
 from restack.cli.loading import Device, Model
 from restack.cli.main import app
 from restack.cli.settings import recipe_from, with_settings
+from restack.cli.splits import named_splits
 from restack.cli.surgery import PLAN_HELP, Json, StackOption
 from restack.errors import RestackError
 
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from restack.data import Split
+    from restack.tune import Teacher
+    from restack.tune.healing import Point
     from restack.tune.tuned import Tuned
-
-_HELD_OUT = 0.1  # of data without a validation split
 
 
 @app.command()
@@ -80,6 +81,20 @@ def tune(
     tokenizer: Annotated[
         str | None, typer.Option(metavar="FROM", help="If it does not lie beside the model.")
     ] = None,
+    teacher: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Learn from this model instead of the labels."),
+    ] = None,
+    distil: Annotated[
+        str, typer.Option(help="What of the teacher: logits, states or both.")
+    ] = "logits",
+    temperature: Annotated[float, typer.Option(help="Of the logits of teacher and student.")] = 1.0,
+    state_weight: Annotated[
+        float, typer.Option(help="Of states beside logits, with --distil both.")
+    ] = 1.0,
+    label_weight: Annotated[
+        float, typer.Option(help="Of the labels (or of the text itself) beside the teacher.")
+    ] = 0.0,
     recipe: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Settings from .toml or .json, also from a tune.json."),
@@ -106,7 +121,8 @@ def tune(
     wanted = recipe_from(recipe, settings, assigned or ())
     if rounds is not None and plan is None:
         raise RestackError("--rounds needs a plan", hint="Such as --plan drop:top=1.")
-    train, validation = _splits(
+    taught = _teacher(teacher, distil, temperature, state_weight, label_weight)
+    train, validation = named_splits(
         task, data, column, label, kind, train_split, eval_split or [], limit, eval_limit
     )
     for what, split in (("trains on", train), *(("scores on", s) for s in validation.values())):
@@ -116,6 +132,7 @@ def tune(
         "plan": plan,
         "stack": stack,
         "init": init,
+        "teacher": taught,
         "out": out,
         "resume": resume,
         "device": None if device == "auto" else device,
@@ -130,7 +147,7 @@ def tune(
     with _progress() as told:
         tuned = run(model, train, validation, wanted, progress=told, **options)
     if json:
-        output.as_json({"output": str(out), **_without_curve(tuned.to_json())})
+        output.as_json({"output": str(out), **_without_curve(tuned)})
         return
     for note in tuned.notes:
         output.note(note)
@@ -138,7 +155,7 @@ def tune(
         from restack.plan import Plan
 
         output.show(Plan.parse(tuned.plan, tuned.source_depth))
-    output.show(_table(tuned), *_summary(tuned, out))
+    output.show(*_recovery(tuned), _table(tuned), *_summary(tuned, out))
 
 
 def _in_rounds(
@@ -163,96 +180,19 @@ def _in_rounds(
         output.show(rounds_table(found), f"written to {options['out']}")
 
 
-def _splits(
-    name: str,
-    data: str | None,
-    column: str | None,
-    label: str | None,
-    kind: str | None,
-    train_split: str,
-    eval_splits: list[str],
-    limit: int | None,
-    eval_limit: int | None,
-) -> tuple[Split, dict[str, Split]]:
-    """What to train on, and what to score on by name."""
-    from restack.data import load_split, parted, subsample
-    from restack.data.tables import split_files
-
-    task, data = _task(name, data, column, label, kind)
-    place = Path(data or task.data or "").expanduser()
-    if place.is_file():
-        if eval_splits:
+def _teacher(
+    model: str | None, source: str, temperature: float, states: float, labels: float
+) -> Teacher | None:
+    if model is None:
+        if (source, temperature, states, labels) != ("logits", 1.0, 1.0, 0.0):
             raise RestackError(
-                f"{place} is one file and has no split {eval_splits[0]!r}",
-                hint="Leave --eval-split out (a tenth is held out), or give a directory.",
+                "--distil, --temperature, --state-weight and --label-weight are about a teacher",
+                hint="Name one with --teacher.",
             )
-        whole = load_split(task, place.stem, place)
-        train, held = parted(whole, _HELD_OUT, 0)
-        validation = {"validation": held}
-    elif (
-        not eval_splits
-        and task.data is not None
-        and task.validation[0] not in split_files(Path(task.data).expanduser())
-    ):
-        train, held = parted(load_split(task, train_split, data), _HELD_OUT, 0)
-        validation = {"validation": held}
-    else:
-        train = load_split(task, train_split, data)
-        names = eval_splits or list(task.validation)
-        validation = {split: load_split(task, split, data, limit=eval_limit) for split in names}
-    if eval_limit is not None and "validation" in validation and len(validation) == 1:
-        held = validation["validation"]
-        if eval_limit < len(held):
-            validation = {"validation": subsample(held, eval_limit, 0)}
-    if limit is not None and limit < len(train):
-        train = subsample(train, limit, 0)
-    return train, validation
+        return None
+    from restack.tune import Distil, Teacher
 
-
-def _task(
-    name: str, data: str | None, column: str | None, label: str | None, kind: str | None
-) -> tuple[Any, str | None]:
-    """The task, and where its data are if that is not told by the task itself."""
-    from dataclasses import replace
-
-    from restack.data import TASKS, Task, get_task
-
-    if name in ("lm", "mlm"):
-        if data is None:
-            raise RestackError(f"--task {name} needs texts", hint="Name them with --data.")
-        name, kind, data = data, name, None
-    if Path(name).expanduser().exists() and name not in TASKS:
-        if data is not None:
-            raise RestackError(
-                f"--data {data} is given, and the task {name} names its own data",
-                hint="Leave --data out.",
-            )
-        made = Task.from_file(name, columns=column, label=label, kind=kind)  # type: ignore[arg-type]
-        return made, None
-    if kind in ("lm", "mlm"):
-        return _hub_texts(name, kind, column), None
-    task = get_task(name)
-    if kind is not None and kind != task.kind:
-        raise RestackError(f"the task {task.name} is a {task.kind}", hint="Leave --kind out.")
-    if column is not None:
-        task = replace(task, columns=tuple(column.split(",")))
-    return (task if label is None else replace(task, label=label)), data
-
-
-def _hub_texts(name: str, kind: str, column: str | None) -> Any:
-    from restack.data import Task
-    from restack.data.tasks import DEFAULT_METRICS
-
-    hub, _, config = name.partition(":")
-    return Task(
-        hub.rpartition("/")[2],
-        kind,  # type: ignore[arg-type]
-        (column or "text",),
-        None,
-        metrics=DEFAULT_METRICS[kind],  # type: ignore[index]
-        hub=hub,
-        config=config or None,
-    )
+    return Teacher(model, Distil(source, temperature, states, labels))  # type: ignore[arg-type]
 
 
 def _tokenizer(name: str | None) -> Any:
@@ -295,8 +235,14 @@ def _progress() -> Iterator[Any]:
         yield told
 
 
-def _without_curve(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name != "curve"}
+def _without_curve(tuned: Tuned) -> dict[str, Any]:
+    """All but the curve, of which only what came back of a teacher."""
+    from dataclasses import asdict
+
+    found = {name: value for name, value in tuned.to_json().items() if name != "curve"}
+    if points := _points(tuned):
+        found["recovery"] = [asdict(point) for point in points]
+    return found
 
 
 def _table(tuned: Tuned) -> Table:
@@ -309,6 +255,27 @@ def _table(tuned: Tuned) -> Table:
     for split, found in tuned.metrics.items():
         table.add_row(split, *(f"{found[n]:.4f}" if n in found else "" for n in names))
     return table
+
+
+def _recovery(tuned: Tuned) -> Iterator[Table]:
+    """What came back of the teacher, with a bar for each evaluation."""
+    from restack.tune.healing import recovery_table
+
+    if (points := _points(tuned)) and tuned.teacher is not None:
+        metric = _metric(tuned)
+        own = tuned.teacher["metrics"].get(next(iter(tuned.metrics)), {})
+        yield recovery_table(points, metric, own.get(metric))
+
+
+def _points(tuned: Tuned) -> tuple[Point, ...]:
+    from restack.tune.healing import recovery
+
+    return recovery(tuned, _metric(tuned)) if tuned.teacher and tuned.metrics else ()
+
+
+def _metric(tuned: Tuned) -> str:
+    """The metric that picks the best weights: the first one of the first split."""
+    return next(iter(next(iter(tuned.metrics.values()))))
 
 
 def _summary(tuned: Tuned, out: Path) -> Iterator[str]:

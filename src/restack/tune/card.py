@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from restack.data.tasks import Kind, Task
+from restack.tune.healing import recovery_lines
 from restack.tune.recipe import Recipe
 from restack.tune.tuned import SplitNote, Tuned
 
@@ -107,6 +108,13 @@ def _body(tuned: Tuned, setup: Setup, name: str, task: Task) -> Iterator[str]:
     else:
         yield "The model was not evaluated."
     yield ""
+    if regained := recovery_lines(tuned, task):
+        yield "## What came back"
+        yield ""
+        yield from regained
+        yield ""
+        yield "The part regained is of the way from before the training to the teacher."
+        yield ""
     yield "## Data"
     yield ""
     yield f"- trained on {tuned.train}"

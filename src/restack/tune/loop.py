@@ -56,6 +56,8 @@ class Job:
     evaluate: Evaluate | None
     pick: tuple[str, str] | None
     """The split and the metric that pick the best weights."""
+    evaluate_first: bool = False
+    """Score before the first update too."""
 
 
 @dataclass(slots=True)
@@ -153,6 +155,9 @@ def run(job: Job, state: State, hooks: Hooks) -> bool:
         state.seconds[what] = state.seconds.get(what, 0.0) + now - state.clock
         state.clock = now
 
+    if job.evaluate_first and job.evaluate is not None and not state.step:
+        _evaluate(job, state, hooks, 0.0, total)
+        lap("evaluate")
     while state.step < total and state.ended is None:
         updates = updates_of(job, state.epoch)
         while state.place < len(updates) and state.step < total and state.ended is None:

@@ -56,7 +56,7 @@ def set_up(
     """Load, re-stack and tokenise; refuse what does not fit together."""
     _check_splits(train, validation)
     source = _name(model)
-    tokenizer = tokenizer if tokenizer is not None else _tokenizer(source)
+    tokenizer = tokenizer if tokenizer is not None else load_tokenizer(source)
     own = tokenizer.pad_token_id
     loaded = load_for_task(
         model,
@@ -137,7 +137,8 @@ def _name(model: Any) -> str:
     return str(model.config.name_or_path or type(model).__name__)
 
 
-def _tokenizer(source: str) -> Any:
+def load_tokenizer(source: str) -> Any:
+    """The tokenizer that lies beside a model."""
     try:
         with silence():
             return AutoTokenizer.from_pretrained(local(source))

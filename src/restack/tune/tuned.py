@@ -72,6 +72,8 @@ class Tuned:
     predictions: Mapping[str, Predictions]
     """By split; none for language modelling."""
     notes: tuple[str, ...] = ()
+    teacher: Mapping[str, Any] | None = None
+    """Who taught what, and its own `metrics` by split, if it has a head for the task."""
 
     def to_json(self) -> dict[str, Any]:
         """All but the model and the predictions, as plain data."""
@@ -92,5 +94,6 @@ class Tuned:
             "validation": {name: note.to_json() for name, note in self.validation.items()},
             "recipe": self.recipe.to_json(),
             "notes": list(self.notes),
+            "teacher": None if self.teacher is None else dict(self.teacher),
             "curve": [dict(line) for line in self.curve],
         }

@@ -6,12 +6,10 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import PreTrainedModel
 
 from restack.data.splits import Split
@@ -33,16 +31,16 @@ from restack.tune.engine import (
     seed_all,
     set_random_state,
 )
-from restack.tune.evaluate import Evaluation, evaluate
 from restack.tune.heads import Location
+from restack.tune.healing import Lesson, Teacher, lesson, told
 from restack.tune.interrupts import Stopped, Wish, wishes
 from restack.tune.journal import Journal, make_trackers
-from restack.tune.loop import Hooks, Job, Progress, State, run
-from restack.tune.lora import add_lora, merge
-from restack.tune.losses import Loss, task_loss
+from restack.tune.loop import Hooks, Progress, State, run
+from restack.tune.lora import merge
+from restack.tune.losses import Loss
 from restack.tune.mean_pool import MeanPool
-from restack.tune.optim import freeze, make_optimizer, parameter_groups
 from restack.tune.output import publish_output
+from restack.tune.preparing import Prepared, prepare_job
 from restack.tune.recipe import Recipe
 from restack.tune.setup import Setup, set_up, without_cache
 from restack.tune.tuned import SplitNote, Tuned
@@ -67,6 +65,7 @@ def tune(
     resume: bool = False,
     device: str | torch.device | None = None,
     loss: Loss | None = None,
+    teacher: Teacher | None = None,
     progress: Progress | None = None,
     stop: Callable[[], bool] | None = None,
     save_seconds: float = SAVE_SECONDS,
@@ -80,7 +79,9 @@ def tune(
     With `out`, a checkpoint is written into `OUT.unfinished` every `save_seconds`, and on SIGINT
     and SIGTERM, from which the run goes on with `resume`; at the end `out` appears as a whole.
     With `work` instead of `out` it is the directory of checkpoints, and no output is written.
-    `stop` is asked after each update; where it says yes, `Stopped` is raised behind a checkpoint.
+    With a `teacher` the model learns from that instead of labels, and is scored before the first
+    update too. `stop` is asked after each update; where it says yes, `Stopped` is raised behind a
+    checkpoint.
     Equal arguments give equal numbers on one device, interrupted or not.
     """
     begun = time.perf_counter()
@@ -101,15 +102,20 @@ def tune(
         stack=stack,
         init=init,
     )
-    identity = _identity(setup, recipe, engine, loss)
+    taught = None
+    if teacher is not None:
+        if loss is not None:
+            raise RestackError("a teacher gives a loss, and another one was given")
+        given_as = None if isinstance(model, PreTrainedModel | MeanPool) else model
+        taught = lesson(teacher, given_as, setup, recipe, stack)
+    identity = _identity(setup, recipe, engine, loss, taught)
     with contextlib.ExitStack() as held:
         held.enter_context(deterministic(engine.device))
-        held.enter_context(without_cache(setup.loaded.body))
         work = work if out is None else work_directory(out)
         if work is not None and engine.first:
             held.enter_context(claimed(work, identity, resume=resume))
         engine.wait()
-        prepared = _prepare(setup, recipe, engine, loss, progress)
+        prepared = prepare_job(setup, recipe, engine, loss, taught, progress)
         state = State()
         kept = None if work is None else load_checkpoint(work)
         if kept is not None:
@@ -118,11 +124,14 @@ def tune(
         made = make_trackers(trackers, work or Path("."), setup.train.split.task.name, identity)
         journal = Journal(work / METRICS if work and engine.first else None, made)
         journal.begin(state.curve)
-        try:
-            _run(prepared, state, work, journal, progress, stop, save_seconds)
-        finally:
-            journal.end()
-        tuned = _result(setup, prepared, state, recipe)
+        with without_cache(setup.loaded.body):
+            if taught is not None:
+                held.enter_context(without_cache(taught.loaded.body))
+            try:
+                _run(prepared, state, work, journal, progress, stop, save_seconds)
+            finally:
+                journal.end()
+            tuned = _result(setup, prepared, state, recipe, taught)
         if out is not None and engine.first:
             assert work is not None
             publish_output(out, work, tuned, setup)
@@ -130,17 +139,9 @@ def tune(
     return tuned
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """A job, and what is needed besides to begin and to end it."""
-
-    job: Job
-    tuner: Any
-    """peft's, where there is LoRA."""
-    trained: int
-
-
-def _identity(setup: Setup, recipe: Recipe, engine: Engine, loss: Loss | None) -> dict[str, Any]:
+def _identity(
+    setup: Setup, recipe: Recipe, engine: Engine, loss: Loss | None, taught: Lesson | None
+) -> dict[str, Any]:
     """By what a run is known again, so that it is not resumed as another one."""
     name = "of the task" if loss is None else getattr(loss, "__name__", type(loss).__name__)
     return {
@@ -153,89 +154,15 @@ def _identity(setup: Setup, recipe: Recipe, engine: Engine, loss: Loss | None) -
         },
         "recipe": recipe.to_json(),
         "loss": name,
+        "teacher": None if taught is None else taught.note,
         "weights": digest(setup.loaded.model),
         "processes": engine.world,
         "device": engine.device.type,
     }
 
 
-def _prepare(
-    setup: Setup, recipe: Recipe, engine: Engine, loss: Loss | None, progress: Progress | None
-) -> _Prepared:
-    """A job that can run: what is trained is chosen, and the model is where it will be."""
-    model, task = setup.loaded.model, setup.train.split.task
-    tuner = None
-    if recipe.lora is not None:
-        head = task.kind not in ("lm", "mlm")
-        tuner = add_lora(model, setup.layers, recipe.lora, setup.loaded.plan, head=head)
-    freeze(model, setup.layers, recipe)
-    if recipe.checkpointing:
-        _checkpoint_activations(setup.loaded.body)
-    loss = loss or task_loss(task.kind, smoothing=recipe.label_smoothing)
-    if engine.world > 1:
-        _freeze_unused(model, setup, loss)
-    groups = parameter_groups(model, setup.layers, recipe)
-    runs, optimizer = engine.placed(model, lambda: make_optimizer(groups, recipe))
-    if recipe.compile:
-        runs = torch.compile(runs, dynamic=True)  # type: ignore[assignment]
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    # each process draws its own dropout
-    torch.manual_seed(recipe.seed + engine.rank)
-
-    # a wrapper that joins gradients only costs here; one that joins weights is needed
-    scored = runs if engine.sharded else model
-
-    def evaluated() -> dict[str, Evaluation]:
-        total = sum(len(examples) for examples in setup.validation.values())
-        done = 0
-
-        def heard(rows: int) -> None:
-            nonlocal done
-            done += rows * engine.world
-            if progress is not None and engine.first:
-                progress("evaluate", min(done, total), total, {})
-
-        return {
-            name: evaluate(scored, examples, engine, heard=heard)
-            for name, examples in setup.validation.items()
-        }
-
-    job = Job(
-        model,
-        runs,
-        optimizer,
-        engine,
-        recipe,
-        setup.train,
-        loss,
-        evaluated if setup.validation else None,
-        (next(iter(setup.validation)), task.metrics[0]) if setup.validation else None,
-    )
-    return _Prepared(job, tuner, trained)
-
-
-def _checkpoint_activations(body: PreTrainedModel) -> None:
-    if not body.supports_gradient_checkpointing:
-        raise RestackError(
-            f"{type(body).__name__} cannot compute activations twice",
-            hint="Leave checkpointing out, or use smaller batches.",
-        )
-    body.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-
-
-def _freeze_unused(model: nn.Module, setup: Setup, loss: Loss) -> None:
-    """Take out what gets no gradient: processes that join gradients would wait for it."""
-    batch = setup.train.batch(setup.train.epoch(Recipe(), 0)[0][:2])
-    with torch.random.fork_rng():
-        loss(model, batch).backward()
-    for parameter in model.parameters():
-        if parameter.grad is None:
-            parameter.requires_grad_(False)
-        parameter.grad = None
-
-
 def _run(
-    prepared: _Prepared,
+    prepared: Prepared,
     state: State,
     work: Path | None,
     journal: Journal,
@@ -284,7 +211,7 @@ def _run(
     raise Stopped(f"stopped at step {state.step}{where}")
 
 
-def _restore(prepared: _Prepared, state: State, kept: Mapping[str, Any]) -> None:
+def _restore(prepared: Prepared, state: State, kept: Mapping[str, Any]) -> None:
     """Put everything back to where a checkpoint says it stood."""
     job = prepared.job
     for name, value in json.loads(kept["state"]).items():
@@ -297,7 +224,9 @@ def _restore(prepared: _Prepared, state: State, kept: Mapping[str, Any]) -> None
     set_random_state(kept["random"][job.engine.rank], job.engine.device)
 
 
-def _result(setup: Setup, prepared: _Prepared, state: State, recipe: Recipe) -> Tuned:
+def _result(
+    setup: Setup, prepared: Prepared, state: State, recipe: Recipe, taught: Lesson | None
+) -> Tuned:
     """The tuned model in its final form, with the predictions that its metrics are of."""
     job = prepared.job
     evaluations = state.evaluations
@@ -308,7 +237,8 @@ def _result(setup: Setup, prepared: _Prepared, state: State, recipe: Recipe) -> 
     if recipe.checkpointing:
         body.gradient_checkpointing_disable()
     model.eval()
-    notes = [*setup.notes, *([f"ended early: {state.ended}"] if state.ended else [])]
+    notes = [*setup.notes, *([] if taught is None else [told(taught.note)])]
+    notes += [f"ended early: {state.ended}"] if state.ended else []
     kept = recipe.keep_best and job.evaluate is not None
     train_seconds = state.seconds.get("train", 0.0)
     return Tuned(
@@ -331,4 +261,5 @@ def _result(setup: Setup, prepared: _Prepared, state: State, recipe: Recipe) -> 
         state.examples / train_seconds if train_seconds else 0.0,
         {n: e.predictions for n, e in (evaluations or {}).items() if e.predictions is not None},
         tuple(notes),
+        None if taught is None else taught.note | {"metrics": prepared.goal()},
     )
