@@ -4,10 +4,13 @@
   edges of the trie of its plans and what one model after the other would take;
 - twelve top-drops of a classifier: one virtual evaluation, beside twelve models that are there
   already, and beside building each of them first. All sides read the same logits of the same
-  batches; that they are equal is checked.
+  batches; that they are equal is checked;
+- every layer left out by itself: the states of all plans joined in one call of a layer, beside a
+  call for each.
 
     python bench/curves.py
     python bench/curves.py --layers 6 --hidden 128
+    python bench/curves.py --device cuda --batch 8
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
     Batches = list[dict[str, Tensor]]
 
 CURVES = ("drop", "drop-one", "duplicate", "repeat:50")
+JOINED, APART = "joined", "a call for each"
 OURS, THERE, BUILT = "one evaluation", "twelve models", "twelve models, built first"
 
 
@@ -116,7 +120,11 @@ def main() -> int:
     from restack.observe.evaluate import evaluate
 
     torch.set_num_threads(options.threads)
-    model, batches = classifier(options.layers, options.hidden), random_batches(options.texts, 32)
+    model = classifier(options.layers, options.hidden).to(options.device)
+    batches = [
+        {name: value.to(options.device) for name, value in batch.items()}
+        for batch in random_batches(options.texts, options.batch)
+    ]
     note("counts")
     small = {name: value[:2] for name, value in batches[-1].items()}
     counts = {kind: counted(model, kind, small) for kind in CURVES}
@@ -125,15 +133,18 @@ def main() -> int:
     plans: list[Plan] = list(plan_curve("drop", options.layers))
     there = [restack(model, plan) for plan in plans]
 
-    def ours() -> list[Tensor]:
-        run = evaluate(model, plans, batches, lambda out, *_: {"logits": out.logits})
+    def read(plans: list[Plan], join: bool | None = None) -> list[Tensor]:
+        run = evaluate(model, plans, batches, lambda out, *_: {"logits": out.logits}, join=join)
         return [torch.from_numpy(result["logits"]) for result in run.results]
+
+    def ours() -> list[Tensor]:
+        return read(plans)
 
     def built() -> None:
         for plan in plans:
             logits_of(restack(model, plan), batches)
 
-    wanted = [logits_of(each, batches) for each in there]
+    wanted = [logits_of(each, batches).cpu() for each in there]
     equal = all(torch.equal(a, b) for a, b in zip(ours(), wanted, strict=True))
     ways: dict[str, Callable[[], object]] = {
         OURS: ours,
@@ -143,7 +154,16 @@ def main() -> int:
     runs = alternate(
         {name: lambda way=way: timed(way) for name, way in ways.items()}, options.repeats
     )
-    return report(options, counts, runs, equal, len(plans))
+    ones = list(plan_curve("drop-one", options.layers))
+    far = max(
+        float((a - b).abs().max()) for a, b in zip(read(ones, True), read(ones, False), strict=True)
+    )
+    sides = {
+        name: lambda join=join: timed(lambda: read(ones, join))
+        for name, join in ((JOINED, True), (APART, False))
+    }
+    joined = alternate(sides, options.repeats)
+    return report(options, counts, runs, equal, joined, far, len(plans))
 
 
 def report(
@@ -151,6 +171,8 @@ def report(
     counts: dict[str, tuple[int, int, int]],
     runs: dict[str, list[float]],
     equal: bool,
+    joined: dict[str, list[float]],
+    far: float,
     plans: int,
 ) -> int:
     ratios = {name: ratio(runs[name], runs[OURS]) for name in (THERE, BUILT)}
@@ -173,6 +195,17 @@ def report(
         + ("all logits are equal, bit for bit" if equal else "the logits DIFFER"),
         "",
         table(("", "", "seconds", "this / one evaluation"), times),
+        "",
+        f"{options.layers + 1} plans that leave out a layer or none, batches of {options.batch} on "
+        f"{options.device}; the logits are at most {far:.1g} apart",
+        "",
+        table(
+            ("", "", "seconds", f"this / {JOINED}"),
+            [
+                (n, "", Spread.of(found).text(), ratio(found, joined[JOINED]).text(2))
+                for n, found in joined.items()
+            ],
+        ),
     ]
     worst = max(ran / edges for ran, edges, _ in counts.values())
     claims = [
@@ -191,6 +224,8 @@ def report(
         "seconds": {name: Spread.of(seconds).to_json() for name, seconds in runs.items()},
         "ratios": {name: found.to_json() for name, found in ratios.items()},
         "equal": equal,
+        "joined": {name: Spread.of(seconds).to_json() for name, seconds in joined.items()},
+        "joined_apart": far,
     }
     return finish(options, "\n".join(text), values, claims)
 
@@ -200,6 +235,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=768)
     parser.add_argument("--texts", type=int, default=64, help="(%(default)s)")
+    parser.add_argument("--batch", type=int, default=32, help="texts in a batch (%(default)s)")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=2, help="of torch (%(default)s)")
     add_options(parser, repeats=3)
     return parser.parse_args()

@@ -333,6 +333,7 @@ def test_json() -> None:
         "edges": 3,
         "batches": 1,
         "layer_applications": 3,
+        "layer_calls": 3,
         "fallback": None,
     }
 

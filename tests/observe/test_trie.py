@@ -57,6 +57,41 @@ def test_each_plan_ends_in_the_state_that_it_describes(plans: list[Plan]) -> Non
 
 
 @given(PLANS)
+def test_joined_it_ends_in_the_same_states(plans: list[Plan]) -> None:
+    steps = trie.build(plans, skip_noops)
+    order = trie.schedule(steps)
+    applied: list[tuple[Slot, ...]] = []
+    most = 0
+
+    def apply(slot: Slot, paths: list[tuple[Slot, ...]]) -> list[tuple[Slot, ...]]:
+        nonlocal most
+        most = max(most, len(paths))
+        applied.extend(made := [(*path, slot) for path in paths])
+        return made
+
+    ends = {n: path for found, path in trie.walk_joined(steps, order, (), apply) for n in found}
+    wanted = [tuple(slot for slot in plan if skip_noops(slot)) for plan in plans]
+    assert ends == dict(enumerate(wanted))
+    assert len(applied) == len(set(applied)) == steps.edges
+    assert most == order.width or not applied
+
+
+@given(PLANS)
+def test_joined_it_holds_no_more_states_than_it_says(plans: list[Plan]) -> None:
+    steps = trie.build(plans, skip_noops)
+    order = trie.schedule(steps)
+    Path.alive = Path.most = 0
+
+    def apply(slot: Slot, paths: list[Path]) -> list[Path]:
+        copies = [Path(path.slots) for path in paths] if len(paths) > 1 else paths
+        return [Path((*path.slots, slot)) for path in copies]
+
+    for _, path in trie.walk_joined(steps, order, Path(), apply):
+        del path
+    assert Path.most <= order.states + 1
+
+
+@given(PLANS)
 def test_no_more_states_are_held_than_it_says(plans: list[Plan]) -> None:
     steps = trie.build(plans, skip_noops)
     Path.alive = Path.most = 0
@@ -84,6 +119,14 @@ def test_leaving_one_out() -> None:
     steps = trie.build([Plan.identity(12), *plans])
     assert steps.edges == 12 + sum(range(12))
     assert steps.states == 2
+
+
+def test_leaving_one_out_joined_takes_a_call_a_layer() -> None:
+    plans = [Plan.identity(12), *(Plan.parse(f"drop:{layer}", 12) for layer in range(12))]
+    order = trie.schedule(trie.build(plans))
+    assert [slot.source for slot, _ in order.steps] == list(range(12))
+    assert [len(edges) for _, edges in order.steps] == list(range(1, 13))
+    assert order.width == 12
 
 
 def test_plans_as_long_as_can_be() -> None:

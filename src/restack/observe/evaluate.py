@@ -17,6 +17,7 @@ from restack.anatomy import models
 from restack.anatomy.anatomy import Stack
 from restack.errors import DataError, PlanError
 from restack.observe import checking, readouts, trie
+from restack.observe.joining import Joint, joint
 from restack.observe.leaf import Leaf
 from restack.observe.readouts import Readout
 from restack.observe.recording import Form, Recording, record
@@ -25,8 +26,10 @@ from restack.observe.splitting import Pieces, TooLarge, rows_of
 from restack.observe.stack_run import layer_states, tokens_first
 from restack.plan import Plan, Slot
 from restack.surgery import restack
+from restack.surgery.fresh import DEFAULT
 
 Progress = Callable[[int], None]
+_JOINED = 1 << 30  # bytes of states that wait while plans are joined, unless `memory` says more
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,8 @@ class Evaluation:
     """Batches that were run, pieces of batches counted each."""
     layer_applications: int
     """Layer applications that were executed."""
+    layer_calls: int
+    """Calls of layers that this took: fewer, where the states of several plans were joined."""
     fallback: str | None
     """Why a model was rebuilt for every plan; None where none was."""
 
@@ -55,6 +60,7 @@ class Evaluation:
             "edges": self.edges,
             "batches": self.batches,
             "layer_applications": self.layer_applications,
+            "layer_calls": self.layer_calls,
             "fallback": self.fallback,
         }
 
@@ -67,8 +73,9 @@ def evaluate(
     *,
     stack: str | None = None,
     seed: int = 0,
-    init: str = "standard",
+    init: str = DEFAULT,
     memory: int | None = None,
+    join: bool | None = None,
     check: bool = True,
     progress: Progress | None = None,
 ) -> Evaluation:
@@ -84,6 +91,11 @@ def evaluate(
     that are held at once: larger batches are run in pieces of rows. `seed` and `init` are for fresh
     slots. `progress` is told how many rows were just read, which over all plans makes rows x plans;
     a negative number takes back what will be done again in smaller pieces.
+
+    With `join` the states of all plans that wait for the same layer go through it as one larger
+    batch, where `memory` (1 GiB if it is None) holds all that wait. By default accelerators join,
+    which small batches leave idle, and a CPU does not: with more rows it sums up in another order,
+    and results would no longer be equal to the last bit.
     """
     found = models.pick(model, stack)
     wanted = tuple(Plan.parse(p, found.depth) if isinstance(p, str) else p for p in plans)
@@ -102,10 +114,13 @@ def evaluate(
         if form is None or fallback is not None:
             _rebuild(job, every, seed, init)
         else:
-            fresh = checking.fresh_layers(model, found, wanted, seed, init)
-            _Walk(job, steps, form, fresh, memory).run(every)
+            new = checking.fresh_layers(model, found, wanted, seed, init)
+            wide = model.device.type != "cpu" if join is None else join
+            joined = trie.schedule(steps) if wide else None
+            _Walk(job, steps, joined, form, new, memory).run(every)
     results = tuple(readouts.settle(readout, total) for total in job.totals)
-    return Evaluation(wanted, results, steps.edges, job.batches, job.applied, fallback)
+    done = job.batches, job.applied, job.calls
+    return Evaluation(wanted, results, steps.edges, *done, fallback)
 
 
 @dataclass(slots=True)
@@ -119,6 +134,7 @@ class _Job:
     progress: Progress
     totals: list[dict[str, Any]] = field(init=False)
     applied: int = 0
+    calls: int = 0
     batches: int = 0
 
     def __post_init__(self) -> None:
@@ -131,6 +147,7 @@ class _Walk:
 
     job: _Job
     steps: trie.Trie
+    joined: trie.Schedule | None
     form: Form
     fresh: dict[Slot, nn.Module]
     memory: int | None
@@ -150,12 +167,9 @@ class _Walk:
 
     def _read_all(self, batch: Batch, tell: Progress) -> list[tuple[int, Any]]:
         recording = record(self.job.model, self.job.stack, batch, self.form)
-        self.job.applied += self.form.carried
-        self._bound(batch, recording.start)
+        self._count(int(self.form.carried))
         made: list[tuple[int, Any]] = []
-        for ends, state in trie.walk(
-            self.steps, recording.start, lambda slot, state: self._apply(recording, slot, state)
-        ):
+        for ends, state in self._walk(recording, batch):
             if _has_nan(state, batch):
                 states = self._states(recording, self.job.plans[ends[0]])
                 raise _nan(self.job.stack, self.job.plans[ends[0]], states, batch)
@@ -168,9 +182,41 @@ class _Walk:
         leaf = Leaf(model, batch, inputs, lambda: recording.finish(state), lambda: state, plan)
         return self.job.readout.read(leaf)
 
+    def _walk(self, recording: Recording, batch: Batch) -> Iterator[tuple[list[int], Tensor]]:
+        """The plans that end in a state, with that state."""
+        together = self._together(recording, batch)
+        if self.joined is None or together is None:
+            self._bound(batch, recording.start)
+            apply = lambda slot, state: self._apply(recording, slot, state)  # noqa: E731
+            return trie.walk(self.steps, recording.start, apply)
+
+        def apply_all(slot: Slot, states: list[Tensor]) -> list[Tensor]:
+            self._count(len(states))
+            return together.apply(slot.source, states, self.fresh.get(slot))
+
+        return trie.walk_joined(self.steps, self.joined, recording.start, apply_all)
+
+    def _together(self, recording: Recording, batch: Batch) -> Joint | None:
+        """How to join states, if there is any to join and memory for all that wait meanwhile."""
+        joined = self.joined
+        if joined is None or joined.width == 1:
+            return None
+        room = _JOINED if self.memory is None else self.memory
+        # as below; and what the copies were recorded with
+        if (joined.states + 2) * recording.start.nbytes > room:
+            return None
+        found = joint(recording, batch, joined.width)
+        self._count(int(found is not None and self.form.carried))
+        return found
+
     def _apply(self, recording: Recording, slot: Slot, state: Tensor) -> Tensor:
-        self.job.applied += 1
+        self._count(1)
         return recording.apply(slot.source, state, self.fresh.get(slot))
+
+    def _count(self, states: int) -> None:
+        """Note that a layer was called for so many states."""
+        self.job.applied += states
+        self.job.calls += states > 0
 
     def _bound(self, batch: Batch, state: Tensor) -> None:
         """Ask for pieces if the states of the walk would take more than they may."""
@@ -208,6 +254,7 @@ def _read_rebuilt(job: _Job, model: PreTrainedModel, number: int, batch: Batch) 
     stack, inputs = models.pick(model, job.stack.path), model_inputs(model, batch)
     states = functools.partial(layer_states, model, batch, stack, tail=False)
     job.applied += stack.depth
+    job.calls += stack.depth
 
     def last() -> Tensor:
         # as layers give it, which `Leaf.state` turns

@@ -17,6 +17,7 @@ from restack.observe.readouts import Readout
 from restack.observe.running import Batch
 from restack.observe.score_result import INCREASE, Row, Span
 from restack.plan import Plan, drop
+from restack.surgery.fresh import DEFAULT
 
 _COUNTS = ("tokens", "rows")  # among the results of readouts, what is no metric
 
@@ -46,7 +47,7 @@ def leave_out(
     """Evaluate the stack without each of the spans, all of them in one go."""
     plans = {(i, n): drop(stack.depth, range(i, i + n)) for i, n in spans if n < stack.depth}
     try:
-        checking.refuse(model, stack, list(plans.values()), 0, "standard")
+        checking.refuse(model, stack, list(plans.values()), 0, DEFAULT)
         refused: dict[Span, str] = {}
     except StackError:  # of ModernBERT layer 0 cannot go; the others still can
         refused = {span: why for span, plan in plans.items() if (why := _why(model, stack, plan))}
@@ -72,7 +73,7 @@ def leave_out(
 
 def _why(model: PreTrainedModel, stack: Stack, plan: Plan) -> str | None:
     try:
-        checking.refuse(model, stack, [plan], 0, "standard")
+        checking.refuse(model, stack, [plan], 0, DEFAULT)
     except StackError as error:
         return error.message
     return None

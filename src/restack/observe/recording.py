@@ -66,6 +66,7 @@ class Recording:
     """A model on one batch: what enters the stack, each layer, and what lies behind the stack."""
 
     model: PreTrainedModel
+    stack: Stack
     inputs: dict[str, Any]
     form: Form
     calls: tuple[Call, ...]
@@ -94,19 +95,22 @@ def record(model: PreTrainedModel, stack: Stack, batch: Batch, form: Form) -> Re
     """Run what stands before the stack, and note how the layers are called."""
     inputs = model_inputs(model, batch)
     calls: list[Call] = []
+    start: list[Tensor] = []
     handed: list[tuple[Any, ...]] = []
 
     def taking(layer: nn.Module) -> Callable[..., Any]:
         own = layer.forward
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            number = len(calls)
-            calls.append(Call(layer, args, kwargs))
+            number, state = len(calls), state_in(args, kwargs)
+            if not number:
+                start.append(state)
+            calls.append(_stateless(layer, args, kwargs))
             if form.carried and number == 0:
                 handed.append(tuple(own(*args, **kwargs)[1:]))
             if len(calls) == stack.depth:
                 raise Enough
-            return form.wrap(number, state_in(args, kwargs), *handed)
+            return form.wrap(number, state, *handed)
 
         return forward
 
@@ -119,8 +123,14 @@ def record(model: PreTrainedModel, stack: Stack, batch: Batch, form: Form) -> Re
         model(**inputs)
     if len(calls) != stack.depth:
         raise not_once(model, stack, len(calls))
-    start = state_in(calls[0].args, calls[0].kwargs)
-    return Recording(model, inputs, form, tuple(calls), start, earlier)
+    return Recording(model, stack, inputs, form, tuple(calls), start[0], earlier)
+
+
+def _stateless(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    """A call that keeps no state alive."""
+    if args:
+        return Call(layer, (None, *args[1:]), kwargs)
+    return Call(layer, args, {name: v for name, v in kwargs.items() if name != "hidden_states"})
 
 
 @contextlib.contextmanager
