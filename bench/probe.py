@@ -39,9 +39,9 @@ from restack.data.batches import collate
 from restack.data.cache import fingerprint
 from restack.data.tasks import Task
 from restack.data.tokens import Tokens, tokenize
-from restack.observe.features import pool
 from restack.observe.linear import PAPER, Settings
 from restack.observe.probe import ProbeResult, probe
+from restack.observe.reading import pool
 from restack.observe.running import Enough, model_inputs, observing
 from restack.observe.stack_run import layers_of, state_in, state_out
 

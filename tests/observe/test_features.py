@@ -223,17 +223,6 @@ def test_the_model_is_left_as_it_was(bert: PreTrainedModel, tokenizer: Any) -> N
     assert bert.training
 
 
-def test_what_lies_in_the_padding_does_not_matter() -> None:
-    states = [torch.randn(2, 4, 3) for _ in range(2)]
-    real = torch.tensor([[True, True, True, True], [True, True, False, False]])
-    wanted = states[1][1, :2].mean(0)
-    states[1][1, 2:] = float("nan")
-    assert torch.allclose(module.pool(states, real, "mean")[1, 1], wanted)
-    # and in front
-    front = [state.flip(1) for state in states]
-    assert torch.equal(module.pool(front, real.flip(1), "cls")[1, 0], states[0][1, 1])
-
-
 def test_out_of_memory_halves_the_batch_and_says_so(
     bert: PreTrainedModel,
     tokenizer: Any,

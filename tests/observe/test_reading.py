@@ -10,7 +10,7 @@ import torch
 
 from restack.anatomy import models
 from restack.errors import DataError
-from restack.observe.reading import Reading, anchors, pieces, reading_of, real_tokens
+from restack.observe.reading import Reading, anchors, pieces, pool, reading_of, real_tokens
 from tests.families import FAMILIES
 
 NAMES = ["what enters layer 0", "what leaves layer 0", "what leaves layer 1", "the last"]
@@ -90,3 +90,14 @@ def test_activations_that_are_not_finite_are_named_by_layer(state: int, where: s
         list(pieces(states, real, "first", NAMES))
     real[0, 1] = False  # as padding they do no harm
     list(pieces(states, real, "first", NAMES))
+
+
+def test_what_lies_in_the_padding_does_not_matter() -> None:
+    states = [torch.randn(2, 4, 3) for _ in range(2)]
+    real = torch.tensor([[True, True, True, True], [True, True, False, False]])
+    wanted = states[1][1, :2].mean(0)
+    states[1][1, 2:] = float("nan")
+    assert torch.allclose(pool(states, real, "mean")[1, 1], wanted)
+    # and in front
+    front = [state.flip(1) for state in states]
+    assert torch.equal(pool(front, real.flip(1), "cls")[1, 0], states[0][1, 1])

@@ -198,13 +198,22 @@ def test_pooled_features_are_in_the_order_of_the_rows(how: Any) -> None:
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_pooling_without_a_mask_or_with_padding_on_the_left() -> None:
-    states = torch.arange(12.0).view(1, 4, 3)
-    mask = torch.tensor([[0, 1, 1, 0]])
-    assert torch.equal(readouts.pool(states, mask, "cls"), states[:, 1])
-    assert torch.equal(readouts.pool(states, mask, "last"), states[:, 2])
-    assert torch.equal(readouts.pool(states, None, "mean"), states.mean(1))
-    assert torch.equal(readouts.pool(states, None, "last"), states[:, 3])
+def test_pooling_without_a_mask_takes_all_tokens() -> None:
+    batch = {"input_ids": text()["input_ids"][:1]}
+    model = FAMILIES["bert"].build()
+    found = evaluate(model, ["0-4"], [batch], readouts.pooled("last"), check=False).results[0]
+    with torch.no_grad():
+        state = model.bert(**batch).last_hidden_state
+    np.testing.assert_allclose(found["features"], state[:, -1].numpy(), rtol=1e-5)
+
+
+def test_the_class_token_of_xlnet_is_its_last() -> None:
+    model, batch = FAMILIES["xlnet"].build(), {"input_ids": text()["input_ids"][:1]}
+    cls, last = (
+        evaluate(model, ["0-4"], [batch], readouts.pooled(how), check=False).results[0]["features"]
+        for how in ("cls", "last")
+    )
+    assert (cls == last).all()
 
 
 def test_an_unknown_way_to_pool() -> None:

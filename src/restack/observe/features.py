@@ -16,7 +16,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from restack.anatomy.anatomy import Stack
@@ -28,11 +27,11 @@ from restack.data.texts import Text
 from restack.data.tokens import Tokens, length_limit, tokenize
 from restack.errors import DataError
 from restack.observe.feature_file import Progress, alone, read, write
+from restack.observe.reading import Pooling, pool
 from restack.observe.running import Batch
 from restack.observe.splitting import Pieces
 from restack.observe.stack_run import layer_states
 
-Pooling = Literal["mean", "cls", "last"]
 Format = Literal["float32", "float16"]
 _VERSION = "features 1"
 _SAID_ONLY = (  # what a config says without changing a state
@@ -172,17 +171,3 @@ class _Pass:
                 "are damaged.",
             )
         return pooled.cpu().numpy()
-
-
-def pool(states: Sequence[Tensor], real: Tensor, pooling: Pooling) -> Tensor:
-    """One vector for each text and state, in float32: texts x states x hidden."""
-    real = real.to(states[0].device)
-    if pooling == "mean":
-        weights = (real / real.sum(1, keepdim=True)).unsqueeze(1)
-        # padding may hold anything, and 0 x NaN is NaN
-        return torch.cat([weights @ s.float().masked_fill(~real[..., None], 0) for s in states], 1)
-    places = torch.arange(real.shape[1], device=real.device)
-    first = real.int().argmax(1)
-    last = (real * places).argmax(1)
-    rows = torch.arange(len(real), device=real.device)
-    return torch.stack([s[rows, first if pooling == "cls" else last].float() for s in states], 1)

@@ -22,7 +22,7 @@ from restack.data.metrics import predict, score
 from restack.data.splits import Split
 from restack.errors import DataError
 from restack.observe import linear
-from restack.observe.features import Features, Format, Pooling, Progress, pooled_features
+from restack.observe.features import Features, Format, Progress, pooled_features
 from restack.observe.linear import Draw, Examples, Fit, Settings
 from restack.observe.probe_data import (
     baseline,
@@ -32,6 +32,7 @@ from restack.observe.probe_data import (
     linear_kind,
     targets,
 )
+from restack.observe.reading import Pooling
 from restack.stats import Mean, mean_interval
 from restack.surgery import restack
 

@@ -1,4 +1,4 @@
-"""Which tokens of a batch count, and which one stands for its text.
+"""Which tokens of a batch count, which one stands for its text, and one vector for them all.
 
 Real tokens count, special ones (`[CLS]`, `[SEP]`) among them; padding does not.
 """
@@ -19,6 +19,7 @@ from restack.observe.running import Batch
 from restack.observe.tail import sees_behind
 
 Anchor = Literal["first", "last"]
+Pooling = Literal["mean", "cls", "last"]
 CLASS_TOKEN_LAST = ("xlnet",)
 _AT_ONCE = 1 << 23  # numbers of all states looked at together: 64 MB in double precision
 
@@ -102,3 +103,17 @@ def state_names(stack: Stack) -> list[str]:
     return [f"what enters layer 0 of `{path}`"] + [
         f"what leaves layer {i} of `{path}`" for i in range(stack.depth)
     ]
+
+
+def pool(states: Sequence[Tensor], real: Tensor, pooling: Pooling) -> Tensor:
+    """One vector for each text and state, in float32: texts x states x hidden."""
+    real = real.to(states[0].device)
+    if pooling == "mean":
+        weights = (real / real.sum(1, keepdim=True)).unsqueeze(1)
+        # padding may hold anything, and 0 x NaN is NaN
+        return torch.cat([weights @ s.float().masked_fill(~real[..., None], 0) for s in states], 1)
+    places = torch.arange(real.shape[1], device=real.device)
+    first = real.int().argmax(1)
+    last = (real * places).argmax(1)
+    rows = torch.arange(len(real), device=real.device)
+    return torch.stack([s[rows, first if pooling == "cls" else last].float() for s in states], 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from restack.data import metrics
 from restack.data.tasks import Kind, Task
 from restack.errors import DataError
 from restack.observe.leaf import Leaf
+from restack.observe.reading import CLASS_TOKEN_LAST, Pooling, pool
 from restack.observe.running import Batch
 
 Sums = dict[str, Any]
@@ -178,16 +179,21 @@ def _loss(kind: Kind, logits: np.ndarray, labels: np.ndarray) -> float:
     return float(functional.binary_cross_entropy_with_logits(outputs, wanted.double()))
 
 
-def pooled(how: Literal["mean", "cls", "last"] = "mean") -> Readout:
+def pooled(how: Pooling = "mean") -> Readout:
     """One vector a row from the last state behind the final norm, as `features`.
 
-    Rows are in the order of the batches' `indices`. Padding is left out.
+    Rows are in the order of the batches' `indices`. Padding is left out. `cls` is the first token,
+    or the last one in families that have their class token there.
     """
-    if how not in ("mean", "cls", "last"):
-        raise DataError(f"cannot pool by {how!r}", hint="by 'mean', 'cls' or 'last'")
+    if how not in get_args(Pooling):
+        raise DataError(f"cannot pool by {how!r}", hint=f"by {', '.join(get_args(Pooling))}")
 
     def read(leaf: Leaf) -> Sums:
-        features = pool(leaf.hidden().float(), leaf.batch.get("attention_mask"), how)
+        state = leaf.hidden()
+        mask = leaf.batch.get("attention_mask")
+        real = torch.ones(state.shape[:2], dtype=torch.bool) if mask is None else mask.bool()
+        last = how == "cls" and leaf.model.config.model_type in CLASS_TOKEN_LAST
+        features = pool([state], real, "last" if last else how)[:, 0]
         indices = leaf.batch.get("indices")
         return {"features": features} | ({} if indices is None else {"rows": indices.numpy()})
 
@@ -196,15 +202,3 @@ def pooled(how: Literal["mean", "cls", "last"] = "mean") -> Readout:
         return {"features": features[np.argsort(sums["rows"])] if "rows" in sums else features}
 
     return Readout(read, result)
-
-
-def pool(states: Tensor, mask: Tensor | None, how: str) -> Tensor:
-    """Batch x tokens x hidden to batch x hidden, over the tokens that the mask shows."""
-    if mask is None:
-        mask = torch.ones(states.shape[:2], device=states.device)
-    mask = mask.to(states.device, states.dtype)
-    if how == "mean":
-        return (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
-    # argmax gives the first of equal values
-    at = mask.argmax(1) if how == "cls" else mask.shape[1] - 1 - mask.flip(1).argmax(1)
-    return states[torch.arange(len(states), device=states.device), at]
