@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from restack.anatomy import models
@@ -18,7 +16,6 @@ from restack.observe.leaf import Leaf
 from restack.observe.readouts import Readout
 from restack.observe.right_tokens import asked_tokens
 from restack.observe.running import Batch
-from restack.observe.stack_run import state_out, tokens_first
 from restack.plan import Plan, drop, duplicate, repeat, upscale
 
 _LONGEST_REPEAT = 50  # as far as Kao et al. repeat the layer of ALBERT
@@ -131,7 +128,7 @@ def plan_accuracy(
 
     def count(leaf: Leaf) -> dict[str, Any]:
         asked = asked_tokens(leaf.batch, head.reads)
-        state = _last_state(leaf, found.path)[:, : asked.where.shape[1]]
+        state = leaf.state[:, : asked.where.shape[1]]
         rows = state[asked.where.to(state.device)]
         best = read(head, rows, asked.right, memory=memory).best
         return {"right": int((best == asked.right).sum()), "tokens": len(asked.right)}
@@ -151,17 +148,3 @@ def plan_accuracy(
         for plan, sums in zip(run.plans, run.results, strict=True)
     )
     return Curve(rows, run.results[0]["tokens"], run.edges, run.layer_applications, run.fallback)
-
-
-def _last_state(leaf: Leaf, path: str) -> Tensor:
-    """The raw state behind the last layer: what `leaf.hidden` gives is behind the final norm."""
-    last: list[Tensor] = []
-
-    def keep(_: nn.Module, args: Any, output: Any) -> None:
-        last[:] = [state_out(output)]
-
-    with ExitStack() as hooks:
-        for layer in leaf.model.get_submodule(path).children():
-            hooks.callback(layer.register_forward_hook(keep).remove)
-        leaf.body  # noqa: B018 - runs what stands behind the stack
-    return last[0].transpose(0, 1) if tokens_first(leaf.model) else last[0]

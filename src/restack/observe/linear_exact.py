@@ -25,8 +25,8 @@ from restack.observe.linear_base import (
 
 _PAIRS = 10  # steps that L-BFGS remembers
 _HALVINGS = 10  # of a step that does not lower the value
-_FLAT = 1e-5  # a mean gradient below this is an optimum
-_STEADY = 1e-7  # so is a step that lowers the value by less than this part, float32's rounding
+_FLAT = 1e-6  # a mean gradient below this is an optimum
+_STEADY = 1e-9  # so is a step that lowers the value, a sum of many losses, by less than this part
 
 Objective = Callable[[Tensor], tuple[Tensor, Tensor]]
 """From parameters (problems x any) to the value and the gradient of each problem."""
