@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from restack.errors import RestackError
+from restack.sweep.opening import StoreError
 from restack.sweep.run import run
-from restack.sweep.store import Store, StoreError
+from restack.sweep.store import Store
 from restack.sweep.trial import Model, Trial
 from tests.sweep.small import HERE, trials
 

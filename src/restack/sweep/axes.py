@@ -121,11 +121,23 @@ def _recipes(values: Values, kind: str) -> list[Choice]:
         with values.at("recipes" if name is not None else key, *([name] if name else [])):
             if not isinstance(own, Mapping):
                 raise RestackError(f"recipes.{name} is {own!r}", hint="Give a table.")
-            settings = {**common, **own}
-            if kind == "tune":
+        settings = {**common, **own}
+        if kind == "tune":
+            try:
                 settings = recipe_settings(settings)
-            found.append(Choice((name, settings), place, {}))
+            except RestackError as error:
+                wrong = next((one for one in settings if _blames(error.message, one)), None)
+                own_one = name is not None and (wrong is None or wrong in own)
+                above = ("recipes", name) if own_one else (key,)
+                with values.at(*above, *([] if wrong is None else [wrong])):
+                    raise
+        found.append(Choice((name, settings), place, {}))
     return found
+
+
+def _blames(message: str, setting: str) -> bool:
+    """Whether a message of a recipe is about this setting: they begin with it, or quote it."""
+    return message.startswith(f"{setting} is ") or repr(setting) in message
 
 
 def recipe_settings(values: Mapping[str, Any]) -> dict[str, Any]:

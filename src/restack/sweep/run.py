@@ -20,9 +20,10 @@ from restack.sweep import memory
 from restack.sweep.executor import Died, Ended, Event, Executor, Told
 from restack.sweep.kinds import Input, find_kind
 from restack.sweep.local import LocalPool
+from restack.sweep.opening import StoreError
 from restack.sweep.rows import Row
 from restack.sweep.stacking import configuration, groups_of
-from restack.sweep.store import TRIALS, WORK, Store, StoreError
+from restack.sweep.store import TRIALS, WORK, Store
 from restack.sweep.trial import Trial
 from restack.sweep.work import KEPT, Job, Outcome, Part, sync_directory
 

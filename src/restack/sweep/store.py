@@ -9,7 +9,6 @@ only grows, see `_WAL_LIMIT`), so that a copy of both, made at any moment, is so
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -19,21 +18,26 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Self
 
 from restack.errors import RestackError
-from restack.sweep import schema
 from restack.sweep.clock import boot_id
 from restack.sweep.kinds import Result
+from restack.sweep.opening import (
+    is_locked,
+    now,
+    on_disk,
+    open_to_read,
+    open_to_write,
+    take_lock,
+)
 from restack.sweep.rows import STATUSES, Artefact, Row, matches
 from restack.sweep.trial import Trial
 
 FILE = "store.sqlite"
 TRIALS = "trials"
 WORK = "work"
-_LOCK = "driver.lock"
 _WAL_LIMIT = 1 << 28
 """Bytes of changes after which they are moved into the database file in mid-run."""
 
@@ -55,15 +59,15 @@ class Store:
         place = Path(directory).expanduser()
         file = place if place.is_file() else place / FILE
         if not write:
-            return cls(file.parent, _open_to_read(file), None)
+            return cls(file.parent, open_to_read(file), None)
         if place.exists() and not place.is_dir():
             raise RestackError(f"{place} is no directory", hint="Give the directory of the store.")
-        with _disk(place):
+        with on_disk(place):
             (place / TRIALS).mkdir(parents=True, exist_ok=True)
             (place / WORK).mkdir(exist_ok=True)
-        lock = _take_lock(place)
+        lock = take_lock(place)
         try:
-            db = _open_to_write(file)
+            db = open_to_write(file)
         except BaseException:
             lock.close()
             raise
@@ -124,7 +128,7 @@ class Store:
 
     def copy(self, file: str | os.PathLike[str]) -> None:
         """Write all of the store but the kept files into one new file, at any time."""
-        with _disk(Path(file).parent), contextlib.closing(sqlite3.connect(file)) as new:
+        with on_disk(Path(file).parent), contextlib.closing(sqlite3.connect(file)) as new:
             self._db.backup(new)
             new.execute("PRAGMA journal_mode = DELETE")
 
@@ -134,7 +138,7 @@ class Store:
 
     def driver(self) -> dict[str, Any] | None:
         """The driver that is at work on this store: its process, host and number of workers."""
-        if self._lock is None and not _locked(self.directory):
+        if self._lock is None and not is_locked(self.directory):
             return None
         found = self._db.execute(
             "SELECT id, started, pid, host, boot, workers, executor FROM sessions"
@@ -245,7 +249,7 @@ class Store:
         """One transaction, on the disk when the block ends."""
         if self._lock is None:
             raise RestackError("this store was opened to read", hint="Open it with write=True.")
-        with _disk(self.directory):
+        with on_disk(self.directory):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db.execute
@@ -285,7 +289,7 @@ class Store:
             made = do(
                 "INSERT INTO sessions (started, pid, host, boot, workers, executor)"
                 " VALUES (?, ?, ?, ?, ?, ?)",
-                (_now(), os.getpid(), socket.gethostname(), boot_id(), workers, executor),
+                (now(), os.getpid(), socket.gethostname(), boot_id(), workers, executor),
             )
         return int(made.lastrowid or 0)
 
@@ -411,106 +415,3 @@ def digest(path: Path) -> tuple[str, int] | None:
             return hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
     except OSError:
         return None
-
-
-def _open_to_write(file: Path) -> sqlite3.Connection:
-    with _disk(file.parent):
-        db = sqlite3.connect(file, isolation_level=None, timeout=60)
-        try:
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = FULL")
-            db.execute("PRAGMA wal_autocheckpoint = 0")
-            schema.migrate(db, str(file))
-        except BaseException:
-            db.close()
-            raise
-    return db
-
-
-def _open_to_read(file: Path) -> sqlite3.Connection:
-    if not file.is_file():
-        raise RestackError(
-            f"there is no store in {file.parent}",
-            hint="`restack sweep FILE --store DIR` makes one.",
-        )
-    # A copy in a place that cannot be written has no room for the files of a write-ahead log.
-    ways = ["mode=ro"] if Path(f"{file}-wal").exists() else ["mode=ro", "immutable=1"]
-    for way in ways:
-        uri = f"{file.absolute().as_uri()}?{way}"
-        db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=60)
-        try:
-            have = schema.version(db)
-            schema.check(have, str(file))
-            if have < len(schema.MIGRATIONS):
-                raise RestackError(
-                    f"{file} is of an older version, or still empty",
-                    hint="Run a sweep in it with this version once.",
-                )
-        except sqlite3.DatabaseError as error:
-            db.close()
-            if way != ways[-1]:
-                continue
-            raise RestackError(
-                f"{file} cannot be read: {error}",
-                hint="Copy store.sqlite and store.sqlite-wal together, or use a backup.",
-            ) from error
-        except BaseException:
-            db.close()
-            raise
-        return db
-    raise AssertionError
-
-
-def _take_lock(directory: Path) -> IO[str]:
-    lock = (directory / _LOCK).open("a+")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.seek(0)
-        holder = lock.read().strip() or "another process"
-        lock.close()
-        raise RestackError(
-            f"{directory} is being written by {holder}",
-            hint="One driver writes a store. Wait for it, stop it, or give another --store.",
-        ) from None
-    except OSError as error:
-        lock.close()
-        raise RestackError(
-            f"{directory} cannot be locked: {error.strerror}",
-            hint="The store must lie on a file system with locks.",
-        ) from error
-    lock.truncate(0)
-    lock.write(f"process {os.getpid()} on {socket.gethostname()}, since {_now()}")
-    lock.flush()
-    return lock
-
-
-def _locked(directory: Path) -> bool:
-    try:
-        with (directory / _LOCK).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
-@contextmanager
-def _disk(directory: Path) -> Iterator[None]:
-    """Errors of the disk as errors of ours."""
-    try:
-        yield
-    except (sqlite3.OperationalError, OSError) as error:
-        raise StoreError(
-            f"{directory} cannot be written: {error}",
-            hint="Make room or mend the disk and start the sweep again: it goes on where it was.",
-        ) from error
-
-
-class StoreError(RestackError):
-    """The store cannot be written; the sweep must end, and loses nothing that was finished."""
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
