@@ -103,7 +103,7 @@ def _load(path: Path, *, mapped: bool) -> Mapping[str, torch.Tensor]:
 def _reason(error: Exception) -> str:
     # torch begins with a page on how to switch its protection off, and ends with links
     text = " ".join(str(error).split())
-    refusal = re.search(r"(?:Weights?Unpickler error:? |Unsupported operand).*", text)
+    refusal = re.search(r"(?:WeightsUnpickler error:? |Unsupported |Trying to |GLOBAL ).*", text)
     text = refusal[0] if refusal else text
     return re.split(r"\.? (?:Check the|Please |If you are|This is an)", text)[0][:160]
 
