@@ -23,6 +23,7 @@ from torch.nn.functional import cross_entropy
 
 from restack.data.batches import collate
 from restack.data.tokens import Tokens
+from restack.demo.card import card
 from restack.demo.curriculum import lessons, sample, schedule
 from restack.demo.vocabulary import POSITIONS, SIZE, Kind, learn_tokenizer
 from restack.errors import RestackError
@@ -232,11 +233,12 @@ def main() -> None:
 
 
 def save(out: Path, model: PreTrainedModel, tokenizer: Any, record: dict[str, Any]) -> None:
-    """A directory as transformers reads it, with the record of the training beside."""
+    """A directory as transformers reads it, with the record of the training and a card beside."""
     with publish(out) as work:
         model.save_pretrained(work)
         tokenizer.save_pretrained(work)
-        (work / "training.json").write_text(json.dumps(record, indent=1) + "\n")
+        (work / "training.json").write_text(json.dumps(record) + "\n")
+        (work / "README.md").write_text(card(record["schooling"]["kind"], record))
 
 
 if __name__ == "__main__":
