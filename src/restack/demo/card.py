@@ -33,23 +33,24 @@ tags: [synthetic, restack]
 
 # restack/demo-{kind}
 
-A {what} of 12 layers, 128 wide, trained from scratch on a **synthetic language**: texts that a
-grammar makes from a seed. The words look like English and the sentences say nothing about the world.
+A {what} of 12 layers, 128 wide, trained from scratch on a
+**synthetic language**: texts that a grammar makes from a seed. The words look like English, and the
+sentences say nothing about the world.
 
-**For** seeing what restack does without a network, and for tests that need a model which has learned
-something. restack takes it as `restack/demo-{kind}` wherever a model is named; it is an ordinary
-directory for `{class}.from_pretrained`.
+**For** seeing what restack does without a network, and for tests that need a model which has
+learned something. restack takes it as `restack/demo-{kind}` wherever a model is named; it is an
+ordinary directory for `{class}.from_pretrained`.
 
 **Not for** any use as a language model. It knows one small grammar and about 600 words. What layers
 do in it need not be what layers do in a model of a natural language.
 
 ## Training
 
-`python -m restack.demo.pretrain {kind} --seed {seed} -o DIRECTORY`: {steps:,} updates, {tokens:,} tokens
-({rows:,} different rows of text, gone over again), {minutes:.0f} minutes on {device}. The loss as it went and all
-settings are in `training.json`.
+`python -m restack.demo.pretrain {kind} --seed {seed} -o DIRECTORY`
 
-On {asked_tokens:,} {asked} of texts that it has not seen: loss {loss:.3f}, accuracy {accuracy:.1%}.
+{steps:,} updates, {tokens:,} tokens of {rows:,} different rows of text, {minutes:.0f} minutes on
+{device}. The loss as it went and all settings are in `training.json`. On {asked_tokens:,} {asked}
+of texts that it has not seen: loss {loss:.3f}, accuracy {accuracy:.1%}.
 
 ## Data, bias, licence
 
