@@ -90,6 +90,16 @@ def test_long_texts_are_cut_and_that_is_said(command: Command, models: Models) -
     assert (long["cut"], len(long["decoded"][0]["tokens"])) == (1, 30)
 
 
+def test_memory_for_plans_changes_only_the_pieces(command: Command, models: Models) -> None:
+    call = ("lens", models["bert"], "--curve", "drop-one", "--batch-tokens", 2**20, "--json")
+    # a state of these takes 300 x 29 tokens x 64 bytes, and the walk holds four
+    many = [part for n in range(300) for part in ("--text", f"dull word{n % 9}" + " word1" * 25)]
+    whole, small = command(*call, *many).json, command(*call, *many, "--memory", 1).json
+    assert small["plans"] == whole["plans"]
+    assert small["edges"] == whole["edges"] == whole["layer_applications"]
+    assert small["layer_applications"] == 3 * small["edges"]
+
+
 def test_a_model_without_head(command: Command, models: Models) -> None:
     ran = command("lens", models["body"], *TEXTS)
     assert (ran.code, ran.out) == (2, "")
@@ -174,6 +184,10 @@ def test_texts_from_files(command: Command, models: Models, tmp_path: Path, endi
         (("--text", " "), "all 1 texts are empty"),
         (("--data", "missing.txt"), "no such file"),
         (("--text", "dull", "--max-length", 2), "too short"),
+        (("--text", "dull", "--max-length", 1), "too short"),
+        (("--text", "dull", "--curve", "duplicate:11"), "cannot end at 11"),
+        (("--text", "dull", "--tune", "/dev/null/lens"), "no directory that can be written to"),
+        (("--text", "dull", "--memory", 0), "--memory"),
         (("--text", "dull", "--max-length", 100), "64 positions"),
         (("--text", "dull", "--column", "x"), "no column"),
         (("--text", "dull", "--plan", "0-9"), "layer 9"),

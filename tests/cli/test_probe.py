@@ -106,6 +106,7 @@ def test_other_readers_poolings_layers_and_plans(
         (("--task", "REVIEWS", "--sizes", "1000"), "cannot be drawn"),
         (("--task", "REVIEWS", "--also-random", "--also-random-layers"), "choose one"),
         (("--task", "REVIEWS", "--plan", "0-7"), "layer 7"),
+        (("--task", "REVIEWS", "--split", "train"), "--train-split and --split are both 'train'"),
     ],
 )
 def test_bad_input(

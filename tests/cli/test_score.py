@@ -96,6 +96,18 @@ def test_the_loss_of_a_task(command: Command, tmp_path: Path) -> None:
     assert "--text cannot be used with --task" in ran.err
 
 
+@pytest.mark.parametrize("measure", ["taylor", "exact"])
+@pytest.mark.parametrize("name", ["bert", "body"])
+def test_a_task_needs_a_head_for_it(
+    command: Command, models: Models, name: str, measure: str
+) -> None:
+    call = ("score", models[name], "--task", "demo/sentiment", "--limit", 4)
+    ran = command(*call, "--measures", measure)
+    assert (ran.code, ran.out) == (2, "")
+    assert "needs a head that gives 2 numbers a row" in ran.err
+    assert command(*call, "--measures", "cls_cosine", "--json").json["texts"] == 4
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -103,9 +115,14 @@ def test_the_loss_of_a_task(command: Command, tmp_path: Path) -> None:
         (("--blocks", "two"), "--blocks 'two'"),
         (("--blocks", "6"), "blocks of 6 layers: the stack has 5"),
         (("--by", "cka"), "--by says what --drop... chooses by"),
-        (("--drop", 2, "--by", "taylor", "--measures", "cka"), "'taylor' was not measured"),
-        (("--drop", 2, "--drop-above", 0.9), "exactly one of"),
+        (
+            ("--drop", 2, "--by", "taylor", "--measures", "cka"),
+            "by taylor, which is not among --measures",
+        ),
+        (("--drop", 2, "--drop-above", 0.9), "several of --drop, --drop-above"),
         (("--drop-above", 0.5, "--by", "block_influence"), "would leave out those that are needed"),
+        (("--drop", 5), "5 of 5 layers cannot go"),
+        (("--measures", ""), "there is no measure ''"),
         (("--task", "nonsense"), "cannot be used"),
     ],
 )

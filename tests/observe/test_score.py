@@ -333,7 +333,7 @@ def test_plans_that_scores_cannot_give() -> None:
         plan_from(result, "taylor", count=1)
     with pytest.raises(DataError, match="Measured blocks have 1 layers"):
         plan_from(result, "cls_cosine", block=2)
-    with pytest.raises(PlanError, match="no layer is left"):
+    with pytest.raises(PlanError, match="2 of 2 layers cannot go"):
         plan_from(result, "cls_cosine", count=2)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,10 +19,12 @@ from restack.cli.loading import (
     Limit,
     Loading,
     MaxLength,
+    Memory,
     Model,
     SplitName,
     Texted,
     Trust,
+    in_bytes,
     texts,
 )
 from restack.cli.main import app
@@ -83,6 +86,7 @@ def lens(
     stack: StackOption = None,
     max_length: MaxLength = None,
     batch_tokens: BatchTokens = None,
+    memory: Memory = None,
     device: Device = "auto",
     dtype: Dtype = "float32",
     revision: Revision = None,
@@ -96,10 +100,8 @@ def lens(
 
     _one_of("--head", head, "--fit-head", fit_head)
     _one_of("--tuned", tuned, "--tune", tune)
-    if tune and tune.exists():
-        raise CheckpointError(
-            f"{tune} exists already", hint="give another name, or read it with --tuned"
-        )
+    if tune:
+        _refuse_taken(tune)
     found = texts(text, data, column, split, limit)
     loading = Loading(device, dtype, revision, trust_remote_code)
     body, tokenizer = loading.model(model), loading.tokenizer(model)
@@ -114,7 +116,7 @@ def lens(
     result = replace(result, model=model)
     effort: dict[str, Any] = {}
     if wanted:
-        line = _along(body, given, used, wanted, stack, seed)
+        line = _along(body, given, used, wanted, stack, seed, in_bytes(memory))
         result, effort = replace(result, plans=line.plans), _effort(line)
     shown = _decoded(body, tokenizer, given, used, through, stack, max_length) if decode else []
     if json:
@@ -127,6 +129,19 @@ def lens(
 def _one_of(name: str, value: object, other: str, other_value: object) -> None:
     if value and other_value:
         raise RestackError(f"{name} and {other} are both given", hint="choose one")
+
+
+def _refuse_taken(file: Path) -> None:
+    """Refuse a file that is there, or cannot be written, before the work for it is done."""
+    if file.exists():
+        raise CheckpointError(
+            f"{file} exists already", hint="give another name, or read it with --tuned"
+        )
+    place = next(parent for parent in file.absolute().parents if parent.exists())
+    if not (place.is_dir() and os.access(place, os.W_OK)):
+        raise CheckpointError(
+            f"{file} cannot be written: {place} is no directory that can be written to"
+        )
 
 
 def _depth(body: PreTrainedModel, stack: str | None) -> int:
@@ -213,16 +228,25 @@ def _along(
     plans: list[Plan],
     stack: str | None,
     seed: int,
+    memory: int | None,
 ) -> Curve:
     """Accuracies of all plans by one virtual evaluation."""
     from restack.observe.curves import plan_accuracy
 
     with output.count_progress("texts x plans", len(given) * len(plans)) as advance:
         run = plan_accuracy(
-            body, plans, given.batches, stack=stack, head=head, seed=seed, progress=advance
+            body,
+            plans,
+            given.batches,
+            stack=stack,
+            head=head,
+            seed=seed,
+            state_memory=memory,
+            progress=advance,
         )
     apart = sum(map(len, plans))
-    note = f"{len(plans)} plans in {run.edges} layer applications a batch, one by one {apart}"
+    many = f"{len(plans)} plans" if len(plans) > 1 else "1 plan"
+    note = f"{many} in {run.edges} layer applications a batch, one by one {apart}"
     output.note(note if not run.fallback else f"rebuilt for every plan: {run.fallback}")
     return run
 

@@ -33,6 +33,14 @@ BatchTokens = Annotated[
     int | None,
     typer.Option(min=1, help="Tokens in a batch, padding included (2048 on a CPU, else 16384)."),
 ]
+Memory = Annotated[
+    int | None,
+    typer.Option(
+        metavar="MB",
+        min=1,
+        help="Of plans: hold states of so many MB at once; larger batches run in pieces.",
+    ),
+]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")]
 Dtype = Annotated[str, typer.Option(help="float32, bfloat16, float16, or auto (as stored).")]
 Model = Annotated[str, typer.Argument(help="A directory, or the id of a model on the Hub.")]
@@ -161,7 +169,7 @@ class Loading:
             torch.empty(0, device=self.device)
         except (RuntimeError, AssertionError) as error:
             raise RestackError(
-                f"--device {self.device!r} cannot be used: {str(error).splitlines()[0]}",
+                f"--device {self.device!r} cannot be used: {str(error).partition('. ')[0]}",
                 hint="leave it out, or say cpu",
             ) from error
         return torch.device(self.device)
@@ -235,6 +243,11 @@ def texts(
             hint='say --text "..." (repeatable), or --data with a file, a directory or a data set',
         )
     return load_texts(text or str(data), column=column, split=split, limit=limit)
+
+
+def in_bytes(memory: int | None) -> int | None:
+    """What --memory says, in bytes."""
+    return None if memory is None else memory * 10**6
 
 
 def numbers(option: str, text: str) -> list[int]:

@@ -166,6 +166,11 @@ def _splits(
 
     place = Path(data or task.data or "")
     if not place.is_file():
+        if train == validation:
+            raise RestackError(
+                f"--train-split and --split are both {train!r}",
+                hint="score the readers on examples that they were not trained on",
+            )
         found = load_split(task, train, data, limit=limit, seed=seed if limit else None)
         return found, load_split(task, validation, data)
     found, scored = parted(load_split(task, place.stem, place), _HELD_OUT, seed)

@@ -17,10 +17,12 @@ from restack.cli.loading import (
     Limit,
     Loading,
     MaxLength,
+    Memory,
     Model,
     SplitName,
     Texted,
     Trust,
+    in_bytes,
     numbers,
     texts,
 )
@@ -81,6 +83,7 @@ def score(
     stack: StackOption = None,
     max_length: MaxLength = None,
     batch_tokens: BatchTokens = None,
+    memory: Memory = None,
     device: Device = "auto",
     dtype: Dtype = "float32",
     revision: Revision = None,
@@ -92,17 +95,20 @@ def score(
 
     from restack.observe.score import plan_from
     from restack.observe.score import score as run
+    from restack.observe.score_result import check_choice
 
     choices = {"above": drop_above, "below": drop_below, "count": drop, "block": drop_block}
     chosen: dict[str, Any] = {key: value for key, value in choices.items() if value is not None}
-    if by and not chosen:
-        raise RestackError("--by says what --drop... chooses by", hint="give one of these too")
-    lengths = numbers("--blocks", blocks) if blocks else []
+    measure = by or ("angular_distance" if drop_block else "cls_cosine")
+    lengths = numbers("--blocks", blocks) if blocks is not None else []
     lengths += [drop_block] if drop_block else []
-    named = measures.split(",") if measures else None
+    named = measures.split(",") if measures is not None else None
+    _check(chosen, by, measure, named)
     found, of, labels = _found(text, data, column, split, limit, task)
     loading = Loading(device, dtype, revision, trust_remote_code)
     body, tokenizer = loading.model(model), loading.tokenizer(model)
+    if chosen:
+        check_choice(_depth(body, stack), measure, **chosen)
     given = loading.inputs(body, tokenizer, found, length=max_length, tokens=batch_tokens)
     output.note(str(given))
     lens = _lens(body, given, named, stack)
@@ -116,10 +122,10 @@ def score(
             task=of,
             labels=labels,
             lens=lens,
+            memory=in_bytes(memory),
             progress=told,
         )
     result = replace(result, model=model)
-    measure = by or ("angular_distance" if drop_block else "cls_cosine")
     plan = plan_from(result, measure, **chosen) if chosen else None
     if json:
         output.as_json(result.to_json() | given.to_json() | {"plan": plan and str(plan)})
@@ -127,6 +133,23 @@ def score(
     output.show(result)
     if plan:
         output.show("", f"without the most dispensable by {measure}:", plan)
+
+
+def _check(chosen: dict[str, Any], by: str | None, measure: str, named: list[str] | None) -> None:
+    """Refuse options that do not fit together."""
+    if by and not chosen:
+        raise RestackError("--by says what --drop... chooses by", hint="give one of these too")
+    if len(chosen) > 1:
+        raise RestackError(
+            "several of --drop, --drop-above, --drop-below and --drop-block are given",
+            hint="each gives a plan of its own: choose one",
+        )
+    # what grows without a layer is called by its metric, such as loss_increase
+    if chosen and named and "exact" not in named and measure not in named:
+        raise RestackError(
+            f"--drop... is to choose by {measure}, which is not among --measures",
+            hint="add it there, or say with --by which of them is meant",
+        )
 
 
 def _found(

@@ -74,11 +74,14 @@ def tokenize(
         "tokens", key, lambda: _encode(tokenizer, texts, max_length, add_special_tokens)
     )
     tokens = as_tokens(tokenizer, arrays, max_length)
-    if not np.any(~tokens.special):
-        why = f"max_length={max_length} is too short for" if tokens.cut else "there are none in"
+    # a length below that of the special tokens alone is not heeded by tokenizers
+    uncut = max_length is not None and int(tokens.lengths.max()) > max_length
+    if uncut or not np.any(~tokens.special):
+        short = uncut or tokens.cut > 0
+        why = f"max_length={max_length} is too short for" if short else "there are none in"
         raise DataError(
             f"no token is left besides special tokens: {why} these {len(texts):,} texts",
-            hint="Give a larger max_length." if tokens.cut else "Give texts that are not empty.",
+            hint="Give a larger max_length." if short else "Give texts that are not empty.",
         )
     if vocab_size is not None:
         check_ids(tokenizer, tokens, vocab_size)

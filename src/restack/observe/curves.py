@@ -23,13 +23,13 @@ _LONGEST_REPEAT = 50  # as far as Kao et al. repeat the layer of ALBERT
 # For each kind of curve its plans, given the depth of the stack, the depth to stop at (None: as
 # far as it goes) and the layer that `duplicate-one` is about.
 _CURVES: dict[str, Callable[[int, int | None, int], Iterable[Plan]]] = {
-    "duplicate": lambda n, to, _: (duplicate(n, first=k) for k in _more(n, to)),
-    "duplicate-last": lambda n, to, _: (duplicate(n, last=k) for k in _more(n, to)),
+    "duplicate": lambda n, to, _: (duplicate(n, first=k) for k in _more(n, to, 2 * n)),
+    "duplicate-last": lambda n, to, _: (duplicate(n, last=k) for k in _more(n, to, 2 * n)),
     "duplicate-one": lambda n, to, one: (duplicate(n, {one: 1 + k}) for k in _more(n, to)),
     "repeat": lambda n, to, _: (
         repeat(n, n + k) for k in _more(n, max(_LONGEST_REPEAT, 2 * n) if to is None else to)
     ),
-    "upscale": lambda n, to, _: (upscale(n, n + k) for k in _more(n, to)),
+    "upscale": lambda n, to, _: (upscale(n, n + k) for k in _more(n, to, 2 * n)),
     "drop": lambda n, to, _: (drop(n, top=k) for k in _fewer(n, to)),
     "drop-bottom": lambda n, to, _: (drop(n, bottom=k) for k in _fewer(n, to)),
     "drop-even": lambda n, to, _: (drop(n, even=k) for k in _fewer(n, to, n // 2)),
@@ -64,11 +64,14 @@ def plan_curve(kind: str, depth: int, *, to: int | None = None, layer: int = 0) 
     return tuple(_CURVES[name](depth, int(number) if number else to, layer))
 
 
-def _more(depth: int, to: int | None) -> range:
+def _more(depth: int, to: int | None, most: int | None = None) -> range:
     """How many layers are added, from none up to the depth `to`."""
     to = 2 * depth if to is None else to
-    if to < depth:
-        raise PlanError(f"a curve that adds layers to {depth} cannot end at {to}")
+    if to < depth or (most is not None and to > most):
+        raise PlanError(
+            f"a curve that adds layers to {depth} cannot end at {to}",
+            hint=f"it ends between {depth} and {most}" if most else None,
+        )
     return range(to - depth + 1)
 
 

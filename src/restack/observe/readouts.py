@@ -151,13 +151,7 @@ def task_metrics(task: Task, labels: Sequence[Any]) -> Readout:
     def read(leaf: Leaf) -> Sums:
         if "indices" not in leaf.batch:
             raise DataError("the batches have no `indices`, so their labels cannot be found")
-        logits = leaf.output.logits.float()
-        if logits.dim() != 2 or logits.shape[1] != task.outputs:
-            raise DataError(
-                f"the head of {type(leaf.model).__name__} gives {list(logits.shape[1:])} numbers "
-                f"a row, {task.name} needs {task.outputs}",
-                hint=f"load the model with num_labels={task.outputs}, fine-tuned on this task",
-            )
+        logits = task_logits(task, leaf.output)
         return {"logits": logits.cpu().numpy(), "rows": leaf.batch["indices"].cpu().numpy()}
 
     def result(sums: Sums) -> dict[str, Any]:
@@ -167,6 +161,21 @@ def task_metrics(task: Task, labels: Sequence[Any]) -> Readout:
         return {**scores, "loss": loss, "rows": len(own)}
 
     return Readout(read, result)
+
+
+def task_logits(task: Task, output: Any) -> Tensor:
+    """What a model with a head for a task answers: rows x outputs."""
+    logits = output.get("logits")
+    shape = None if logits is None else list(logits.shape[1:])
+    if shape != [task.outputs]:
+        found = "no answer" if shape is None else f"{' x '.join(map(str, shape))} numbers"
+        raise DataError(
+            f"{task.name} needs a head that gives {task.outputs} numbers a row; what the model "
+            f"returns ({type(output).__name__}) has {found}",
+            hint="give a model that was fine-tuned on this task; measures of states alone "
+            "(cls_cosine, block_influence, ...) need no head",
+        )
+    return logits.float()
 
 
 def _loss(kind: Kind, logits: np.ndarray, labels: np.ndarray) -> float:

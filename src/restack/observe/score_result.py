@@ -158,24 +158,13 @@ def plan_from(
     the `count` most dispensable ones, or the most dispensable `block` of so many consecutive
     layers. Among equals the upper ones go.
     """
-    given = {"above": above, "below": below, "count": count, "block": block}
-    chosen = [name for name, value in given.items() if value is not None]
-    if len(chosen) != 1:
-        raise PlanError(f"expected exactly one of {', '.join(given)}, found {len(chosen)} of them")
+    check_choice(result.depth, measure, above=above, below=below, count=count, block=block)
     if measure not in result.measures:
         raise DataError(
             f"{measure!r} was not measured", hint=f"Measured: {', '.join(result.measures)}."
         )
     if block is not None:
         return _without_block(result, measure, block)
-    high = high_is_dispensable(measure)
-    if chosen[0] in ("above", "below") and (chosen[0] == "above") != high:
-        right = "above" if high else "below"
-        raise PlanError(
-            f"a {'high' if high else 'low'} {measure} is what marks a layer as dispensable, so "
-            f"`{chosen[0]}` would leave out those that are needed",
-            hint=f"Give `{right}`.",
-        )
     turned = _turned(result, measure)
     unknown = [i for i, value in enumerate(turned) if value is None]
     if count is not None and count > result.depth - len(unknown):
@@ -187,6 +176,35 @@ def plan_from(
     scores = [-sys.float_info.max if value is None else value for value in turned]
     limit = -below if below is not None else above
     return drop_by_score(result.depth, scores, above=limit, count=count)
+
+
+def check_choice(
+    depth: int,
+    measure: str,
+    *,
+    above: float | None = None,
+    below: float | None = None,
+    count: int | None = None,
+    block: int | None = None,
+) -> None:
+    """Refuse what `plan_from` could not do, before anything is measured."""
+    given = {"above": above, "below": below, "count": count, "block": block}
+    chosen = [name for name, value in given.items() if value is not None]
+    if len(chosen) != 1:
+        raise PlanError(f"expected exactly one of {', '.join(given)}, found {len(chosen)} of them")
+    [how] = chosen
+    high = high_is_dispensable(measure)
+    if how in ("above", "below") and (how == "above") != high:
+        right = "above" if high else "below"
+        raise PlanError(
+            f"a {'high' if high else 'low'} {measure} is what marks a layer as dispensable, so "
+            f"`{how}` would leave out those that are needed",
+            hint=f"Give `{right}`.",
+        )
+    if (number := count or block) is not None and number >= depth:
+        raise PlanError(
+            f"{number} of {depth} layers cannot go", hint="A stack needs at least one layer."
+        )
 
 
 def _without_block(result: ScoreResult, measure: str, length: int) -> Plan:

@@ -163,8 +163,8 @@ def _same_family(a: PreTrainedModel, b: PreTrainedModel, one: Stack, two: Stack)
     kinds = a.config.model_type, b.config.model_type
     if kinds[0] != kinds[1] or one.facts.path != two.facts.path:
         raise StackError(
-            f"a {kinds[0]} with the stack `{one.path}` and a {kinds[1]} with `{two.path}` are not "
-            "of one family",
+            f"{kinds[0]} (the stack `{one.path}`) and {kinds[1]} (`{two.path}`) are not of one "
+            "family",
             hint="Compare checkpoints of one model type.",
         )
     widths = [getattr(m.config.get_text_config(), "hidden_size", None) for m in (a, b)]

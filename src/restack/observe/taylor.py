@@ -240,7 +240,7 @@ def task_loss(task: Task, labels: Sequence[Any]) -> Loss:
         raise DataError(f"{task.name} ({task.kind}) has no one label a text to measure a loss by")
 
     def sums(run: Run, batch: Batch) -> tuple[Tensor, float, int]:
-        logits = run.output.logits.float()
+        logits = readouts.task_logits(task, run.output)
         own = [labels[row] for row in batch["indices"]]
         wanted = torch.from_numpy(label_array(task, own)).to(logits.device)
         if task.kind == "classification":
