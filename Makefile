@@ -15,7 +15,7 @@ INSTALL = $(PY) -m pip install -qq --disable-pip-version-check -c constraints.tx
 .PHONY: help demo test lint docs bench proof
 
 help:
-	@echo "make demo    re-stack tiny models, offline, and see what comes out"
+	@echo "make demo    see it all on a small model, in three minutes (ARGS='-o DIR')"
 	@echo "make test    run the tests (ARGS='-k plan' to choose)"
 	@echo "make lint    ruff and mypy"
 	@echo "make docs    write anew what the docs take from the program"
@@ -23,7 +23,7 @@ help:
 	@echo "make proof   the long proofs: fuzzing, kill -9 at random moments"
 
 demo: .venv/.ready
-	@$(PY) -m tools.demo
+	@.venv/bin/restack demo $(ARGS)
 
 test: .venv/.ready-dev
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist worksteal $(ARGS)
@@ -50,7 +50,7 @@ proof: .venv/.ready-dev
 	@echo "setting up .venv: some minutes, this once" >&2
 	@$(PYTHON) -m venv .venv
 	@$(INSTALL) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
-	@$(INSTALL) -e .
+	@$(INSTALL) -e '.[report]'
 	@touch $@
 
 .venv/.ready-dev: .venv/.ready

@@ -11,7 +11,6 @@ import pytest
 
 from restack.plan import VERBS, Plan
 from tools import docs
-from tools.tiny import make
 
 ROOT = docs.ROOT
 PAGES = sorted(
@@ -29,10 +28,7 @@ def read(page: str) -> str:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory to work in that holds the tiny models of the docs."""
-    (tmp_path / "demo").mkdir()
-    for name in ("bert", "llama"):
-        make(name, tmp_path / "demo" / name)
+    """A directory to work in."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -1,7 +1,7 @@
 """What the docs say that the program knows better: `python -m tools.docs` writes it anew.
 
 docs/cli.md from the help of every command, docs/models.md from the atlas, and the output of every
-`restack` command in a ```console block of the README and the guides, run on tiny models in `demo/`.
+`restack` command in a ```console block of the README and the guides, run on the models that ship.
 The test suite compares.
 """
 
@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tools.shell import run
-from tools.tiny import make
 
 ROOT = Path(__file__).parents[1]
 TOURS = ("README.md", "docs/index.md", "docs/plans.md")
@@ -56,11 +55,6 @@ def helps(command: str) -> Iterator[tuple[str, str]]:
 
 def tour(text: str, place: Path) -> str:
     """The same Markdown with each `$ restack` command of a console block run anew, in order."""
-    if not _BLOCK.search(text):
-        return text
-    (place / "demo").mkdir()
-    for name in ("bert", "llama"):
-        make(name, place / "demo" / name)
     rerun: Callable[[re.Match[str]], str] = lambda block: _rerun(block[1], place)  # noqa: E731
     return _BLOCK.sub(rerun, text)
 
@@ -121,7 +115,7 @@ which follow the plan; *edges* - the first and last layer are of a kind of their
 model is built without weights to see whether a plan fits, which needs torch; *in layer 0* - a
 tensor of the whole stack that its first layer holds; *by depth* - a tensor outside the stack with a
 part for each layer; *packed* - checkpoints store the layer's tensors under other names or packed
-otherwise, so `@fresh` works in memory only; *no-op* - layers can be `@noop`.
+otherwise, so `@fresh` always needs torch; *no-op* - layers can be `@noop`.
 
 ## Stacks
 

@@ -47,6 +47,7 @@ def main() -> None:
     from restack.cli import (  # noqa: F401  (they register their commands)
         compare,
         cost,
+        demo,
         ensemble,
         lens,
         probe,
