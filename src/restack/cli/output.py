@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import math
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+
+_SILENCE = 30.0  # seconds between two lines of progress in a log
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -103,8 +107,13 @@ def number(count: float) -> str:
 def count_progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """A progress bar with throughput and time left on standard error: advance by a count."""
     with _bar() as bar:
-        task = bar.add_task(label, total=total)
-        yield lambda count: bar.advance(task, count)
+        task, say = bar.add_task(label, total=total), _saying(bar)
+
+        def advance(count: int) -> None:
+            bar.advance(task, count)
+            say(task)
+
+        yield advance
 
 
 @contextmanager
@@ -112,6 +121,7 @@ def stage_progress(totals: Mapping[str, int] | None = None) -> Iterator[Callable
     """The same for work in stages: (what, count) advances, (what, done, total) sets."""
     with _bar() as bar:
         tasks: dict[str, Any] = {}
+        say = _saying(bar)
 
         def told(what: str, done: int, total: int | None = None, pace: float = 0.0) -> None:
             if what not in tasks:
@@ -120,8 +130,29 @@ def stage_progress(totals: Mapping[str, int] | None = None) -> Iterator[Callable
                 bar.advance(tasks[what], done)
             else:
                 bar.update(tasks[what], completed=done, total=total)
+            say(tasks[what])
 
         yield told
+
+
+def _saying(bar: Any) -> Callable[[Any], None]:
+    """Says how far a task is, a line now and then, where no bar can be seen."""
+    last = time.monotonic()
+
+    def say(task: Any) -> None:
+        nonlocal last
+        if not bar.disable or time.monotonic() - last < _SILENCE:
+            return
+        last = time.monotonic()
+        found = next(known for known in bar.tasks if known.id == task)
+        parts = [f"{found.description}: {number(found.completed)}"]
+        parts[0] += "" if found.total is None else f" of {number(found.total)}"
+        parts += [] if found.speed is None else [f"{number(found.speed)}/s"]
+        left = found.time_remaining
+        parts += [] if left is None else [f"{timedelta(seconds=left)} left"]
+        note(", ".join(parts))
+
+    return say
 
 
 def _bar() -> Any:
