@@ -5,8 +5,8 @@
 - twelve top-drops of a classifier: one virtual evaluation, beside twelve models that are there
   already, and beside building each of them first. All sides read the same logits of the same
   batches; that they are equal is checked;
-- every layer left out by itself: the states of all plans joined in one call of a layer, beside a
-  call for each.
+- every layer left out by itself, on one batch: the states of all plans joined in one call of a
+  layer, beside a call for each.
 
     python bench/curves.py
     python bench/curves.py --layers 6 --hidden 128
@@ -133,12 +133,12 @@ def main() -> int:
     plans: list[Plan] = list(plan_curve("drop", options.layers))
     there = [restack(model, plan) for plan in plans]
 
-    def read(plans: list[Plan], join: bool | None = None) -> list[Tensor]:
+    def read(plans: list[Plan], batches: Batches, join: bool | None = None) -> list[Tensor]:
         run = evaluate(model, plans, batches, lambda out, *_: {"logits": out.logits}, join=join)
         return [torch.from_numpy(result["logits"]) for result in run.results]
 
     def ours() -> list[Tensor]:
-        return read(plans)
+        return read(plans, batches)
 
     def built() -> None:
         for plan in plans:
@@ -154,12 +154,11 @@ def main() -> int:
     runs = alternate(
         {name: lambda way=way: timed(way) for name, way in ways.items()}, options.repeats
     )
-    ones = list(plan_curve("drop-one", options.layers))
-    far = max(
-        float((a - b).abs().max()) for a, b in zip(read(ones, True), read(ones, False), strict=True)
-    )
+    ones, last = list(plan_curve("drop-one", options.layers)), batches[-1:]
+    pairs = zip(read(ones, last, True), read(ones, last, False), strict=True)
+    far = max(float((a - b).abs().max()) for a, b in pairs)
     sides = {
-        name: lambda join=join: timed(lambda: read(ones, join))
+        name: lambda join=join: timed(lambda: read(ones, last, join))
         for name, join in ((JOINED, True), (APART, False))
     }
     joined = alternate(sides, options.repeats)
@@ -196,7 +195,7 @@ def report(
         "",
         table(("", "", "seconds", "this / one evaluation"), times),
         "",
-        f"{options.layers + 1} plans that leave out a layer or none, batches of {options.batch} on "
+        f"{options.layers + 1} plans that leave out a layer or none, a batch of {options.batch} on "
         f"{options.device}; the logits are at most {far:.1g} apart",
         "",
         table(
@@ -233,8 +232,8 @@ def report(
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--hidden", type=int, default=768)
-    parser.add_argument("--texts", type=int, default=64, help="(%(default)s)")
+    parser.add_argument("--hidden", type=int, default=384)
+    parser.add_argument("--texts", type=int, default=128, help="(%(default)s)")
     parser.add_argument("--batch", type=int, default=32, help="texts in a batch (%(default)s)")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=2, help="of torch (%(default)s)")
