@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import resource
-import shutil
 import signal
 import socket
 import subprocess
@@ -19,9 +18,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from restack.errors import CheckpointError
-from restack.tune import Lora
+from restack.tune import Lora, Recipe
 from restack.tune.checkpoints import CHECKPOINT, METRICS, work_directory
 from restack.tune.interrupts import Stopped
 from tests.tune.run_tiny import RECIPE, main
@@ -204,7 +205,17 @@ def test_lora_is_resumed_too(tmp_path: Path) -> None:
     assert same(main(tmp_path / "out", recipe, resume=True).model, expected.model)  # type: ignore[attr-defined]
 
 
-def test_two_processes_train_as_one(tmp_path: Path) -> None:
+TOGETHER = Recipe(epochs=2, batch_size=8, rate=3e-3, accumulate=2)
+FSDP = {
+    "ACCELERATE_USE_FSDP": "true",
+    "FSDP_VERSION": "2",
+    "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+    "FSDP_TRANSFORMER_CLS_TO_WRAP": "BertLayer",
+}
+
+
+@pytest.mark.parametrize("way", [{}, FSDP], ids=["DDP", "FSDP"])
+def test_two_processes_train_as_one(way: dict[str, str], tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -215,37 +226,38 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
         "ACCELERATE_USE_CPU": "true",
         "WORLD_SIZE": "2",
         "LOCAL_WORLD_SIZE": "2",
+        **way,
     }
-    out = {2: tmp_path / "two", 1: tmp_path / "one"}
     running = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.tune.run_tiny", "ddp", str(out[2])],
+            [sys.executable, "-m", "tests.tune.run_tiny", "together", str(tmp_path / "two")],
             cwd=ROOT,
             env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            text=True,
         )
         for rank in range(2)
     ]
     try:
-        said = [process.communicate(timeout=90)[1].decode() for process in running]
+        said = [process.communicate(timeout=90) for process in running]
     finally:
         for process in running:
             process.kill()
             process.wait()
     assert [process.returncode for process in running] == [0, 0], said
-    subprocess.run(
-        [sys.executable, "-m", "tests.tune.run_tiny", "ddp", str(out[1])], cwd=ROOT, check=True
-    )
-    curves = {
-        count: [json.loads(line) for line in (path / METRICS).read_text().splitlines()]
-        for count, path in out.items()
-    }
-    losses = {n: [line["loss"] for line in curve if "loss" in line] for n, curve in curves.items()}
+    assert [out.split() for out, _ in said] == [["2", str(bool(way))]] * 2
+    one = main(tmp_path / "one", TOGETHER)
+    curves = [
+        [json.loads(line) for line in (tmp_path / name / METRICS).read_text().splitlines()]
+        for name in ("two", "one")
+    ]
+    losses = [[line["loss"] for line in curve if "loss" in line] for curve in curves]
     assert len(losses[1]) == 8
-    assert losses[2] == pytest.approx(losses[1], rel=1e-4)
-    scores = {n: [line for line in curve if "metrics" in line] for n, curve in curves.items()}
-    for two, one in zip(scores[2], scores[1], strict=True):
-        assert two["metrics"]["validation"]["loss"] == pytest.approx(
-            one["metrics"]["validation"]["loss"], rel=1e-3
-        )
-    shutil.rmtree(out[1])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    scores = [[line["metrics"] for line in curve if "metrics" in line] for curve in curves]
+    for two, alone in zip(*scores, strict=True):
+        assert two["validation"]["loss"] == pytest.approx(alone["validation"]["loss"], rel=1e-3)
+    weights = load_file(tmp_path / "two" / "model.safetensors")
+    for name, tensor in one.model.state_dict().items():  # type: ignore[attr-defined]
+        torch.testing.assert_close(weights[name], tensor, rtol=0, atol=1e-4)

@@ -137,13 +137,19 @@ def make_engine(recipe: Recipe, device: str | torch.device | None = None) -> Eng
     place = torch.device(device)
     if place.type == "cuda" and not torch.cuda.is_available():
         raise RestackError("there is no CUDA device", hint="Use the device 'cpu'.")
+    sharded = accelerator is not None and accelerator.distributed_type == "FSDP"
+    if sharded and not accelerator.is_fsdp2:  # type: ignore[union-attr]
+        raise RestackError(
+            "weights are sharded by FSDP 2 only, and accelerate is set to version 1",
+            hint="Set fsdp_version to 2 by `accelerate config`, or in FSDP_VERSION.",
+        )
     scaler = None
     if recipe.precision == "fp16":
         if place.type == "cpu":
             raise RestackError(
                 "training in fp16 on a CPU is slow and of no use", hint="Use bf16 or fp32 there."
             )
-        if accelerator is not None and accelerator.distributed_type == "FSDP":
+        if sharded:
             raise RestackError("fp16 is not supported together with FSDP", hint="Use bf16.")
         scaler = torch.amp.GradScaler(place.type)
     return Engine(place, recipe.precision, accelerator, scaler)

@@ -46,6 +46,13 @@ _PROBLEMS: dict[Kind, Any] = {
 Location = str | os.PathLike[str]
 
 
+def body_of(model: nn.Module) -> PreTrainedModel:
+    """The transformers model itself, or the one within a `MeanPool`."""
+    inner = model.body if isinstance(model, MeanPool) else model
+    assert isinstance(inner, PreTrainedModel)
+    return inner
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A model to train, and what of it is new."""
@@ -62,9 +69,7 @@ class Loaded:
     @property
     def body(self) -> PreTrainedModel:
         """The transformers model, which for a `MeanPool` has no head."""
-        inner = self.model.body if isinstance(self.model, MeanPool) else self.model
-        assert isinstance(inner, PreTrainedModel)
-        return inner
+        return body_of(self.model)
 
     @property
     def layers(self) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,8 @@ class Prepared:
     job: Job
     tuner: Any
     """peft's, where there is LoRA."""
+    whole: tuple[nn.Module, Any] | None
+    """Model and tuner before they were sharded, to take in the weights at the end."""
     trained: int
     goal: Callable[[], dict[str, Mapping[str, float]]]
     """What the teacher scores on each split; nothing without a teacher."""
@@ -57,6 +60,7 @@ def prepare_job(
     if engine.world > 1:
         _freeze_unused(model, setup, loss)
     groups = parameter_groups(model, setup.layers, recipe)
+    whole = copy.deepcopy((model, tuner)) if engine.sharded and engine.first else None
     runs, optimizer = engine.placed(model, lambda: make_optimizer(groups, recipe))
     if recipe.compile:
         runs = torch.compile(runs, dynamic=True)  # type: ignore[assignment]
@@ -101,7 +105,7 @@ def prepare_job(
         found = evaluated(taught.loaded.model.to(engine.device))
         return {name: evaluation.metrics for name, evaluation in found.items()}
 
-    return Prepared(job, tuner, trained, goal)
+    return Prepared(job, tuner, whole, trained, goal)
 
 
 def _checkpoint_activations(body: PreTrainedModel) -> None:

@@ -31,7 +31,7 @@ from restack.tune.engine import (
     seed_all,
     set_random_state,
 )
-from restack.tune.heads import Location
+from restack.tune.heads import Location, body_of
 from restack.tune.healing import Lesson, Teacher, lesson, told
 from restack.tune.interrupts import Stopped, Wish, wishes
 from restack.tune.journal import Journal, make_trackers
@@ -82,7 +82,8 @@ def tune(
     With a `teacher` the model learns from that instead of labels, and is scored before the first
     update too. `stop` is asked after each update; where it says yes, `Stopped` is raised behind a
     checkpoint.
-    Equal arguments give equal numbers on one device, interrupted or not.
+    Equal arguments give equal numbers on one device, interrupted or not. Where processes shard the
+    weights, the model of the first one is whole.
     """
     begun = time.perf_counter()
     if out is not None:
@@ -232,10 +233,17 @@ def _result(
     evaluations = state.evaluations
     if evaluations is None and job.evaluate is not None:  # resumed behind the evaluation
         evaluations = job.evaluate()
-    model = job.model if prepared.tuner is None else merge(prepared.tuner)
-    body = setup.loaded.body
+    model, tuner = job.model, prepared.tuner
+    if job.engine.sharded:
+        weights = take(job.model, job.runs, job.engine)  # all processes take part in it
+        if prepared.whole is not None:
+            model, tuner = prepared.whole
+            model.load_state_dict(weights)
+    # what only a part of is here cannot be merged
+    if tuner is not None and (prepared.whole is not None or not job.engine.sharded):
+        model = merge(tuner)
     if recipe.checkpointing:
-        body.gradient_checkpointing_disable()
+        body_of(model).gradient_checkpointing_disable()
     model.eval()
     notes = [*setup.notes, *([] if taught is None else [told(taught.note)])]
     notes += [f"ended early: {state.ended}"] if state.ended else []

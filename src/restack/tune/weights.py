@@ -42,6 +42,8 @@ def put_back(
         return
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
+    if hasattr(wrapped, "reshard"):  # FSDP 2 leaves the outermost weights whole after a forward
+        wrapped.reshard()
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     set_model_state_dict(wrapped, dict(weights), options=options)
 
