@@ -151,6 +151,22 @@ def test_language_models_are_written_too(kind: str, tmp_path: Path) -> None:
     assert json.loads((out / "config.json").read_text()).get("use_cache", True) is True
 
 
+def test_what_tensorboard_is_told_stays_with_the_output(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    out, tuned = write(tmp_path, trackers=("tensorboard",))
+
+    events = EventAccumulator(str(out / "runs" / tuned.task))
+    events.Reload()
+    told = {event.step: event.value for event in events.Scalars("loss")}
+    losses = {line["step"]: line["loss"] for line in tuned.curve if "loss" in line}
+    assert told == pytest.approx(losses)
+    assert events.Scalars("metrics/validation/accuracy")[-1].value == pytest.approx(
+        [line["metrics"] for line in tuned.curve if "metrics" in line][-1]["validation"]["accuracy"]
+    )
+
+
 def test_trackers_that_are_not_installed_or_known_are_named(tmp_path: Path) -> None:
     from accelerate.utils import is_mlflow_available
 

@@ -10,6 +10,8 @@ from typing import Any
 
 from restack.errors import CheckpointError, RestackError
 
+RUNS = "runs"
+"""The directory for what trackers write to the disk."""
 TRACKERS = ("tensorboard", "wandb", "mlflow")
 
 
@@ -66,6 +68,7 @@ def make_trackers(
         "mlflow": is_mlflow_available,
     }
     Accelerator()  # the trackers ask it which process is the first
+    project = project.replace("/", "-")  # which Weights & Biases takes for a part of its address
     made = []
     for name in names:
         if name not in TRACKERS:

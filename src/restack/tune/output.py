@@ -19,7 +19,7 @@ from restack.surgery.publish import publish
 from restack.surgery.write import unwritable
 from restack.tune.card import model_card
 from restack.tune.checkpoints import METRICS
-from restack.tune.journal import finite
+from restack.tune.journal import RUNS, finite
 from restack.tune.mean_pool import MeanPool
 from restack.tune.setup import Setup
 from restack.tune.silence import silence
@@ -43,6 +43,8 @@ def publish_output(out: Path, work: Path, tuned: Tuned, setup: Setup) -> None:
         if made is not None:
             (directory / record.RECORD).write_text(_json(made), encoding="utf-8")
         shutil.copyfile(work / METRICS, directory / METRICS)
+        if (work / RUNS).is_dir():
+            shutil.copytree(work / RUNS, directory / RUNS)
         for name, predictions in tuned.predictions.items():
             predictions.save(directory / PREDICTIONS / f"{name}.npz")
         for path in directory.glob("*.safetensors"):  # safetensors writes for its owner alone

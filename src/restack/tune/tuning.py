@@ -34,7 +34,7 @@ from restack.tune.engine import (
 from restack.tune.heads import Location, body_of
 from restack.tune.healing import Lesson, Teacher, lesson, told
 from restack.tune.interrupts import Stopped, Wish, wishes
-from restack.tune.journal import Journal, make_trackers
+from restack.tune.journal import RUNS, Journal, make_trackers
 from restack.tune.loop import Hooks, Progress, State, run
 from restack.tune.lora import merge
 from restack.tune.losses import Loss
@@ -122,7 +122,8 @@ def tune(
         if kept is not None:
             _restore(prepared, state, kept)
         state.seconds["load"] = state.seconds.get("load", 0.0) + time.perf_counter() - begun
-        made = make_trackers(trackers, work or Path("."), setup.train.split.task.name, identity)
+        place = (work or Path()) / RUNS
+        made = make_trackers(trackers, place, setup.train.split.task.name, identity)
         journal = Journal(work / METRICS if work and engine.first else None, made)
         journal.begin(state.curve)
         with without_cache(setup.loaded.body):
