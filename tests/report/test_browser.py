@@ -73,17 +73,6 @@ def test_it_opens_and_fits(browser: Page, pages: dict[str, Path], width: int, da
     assert ground == ("rgb(20, 22, 26)" if dark else "rgb(247, 247, 245)")
 
 
-def test_it_opens_in_time(browser: Page, pages: dict[str, Path]) -> None:
-    browser.look(1280)
-    taken = []
-    for _ in range(3):
-        browser.open(pages["whole"])
-        event = "performance.getEntriesByType('navigation')[0].loadEventEnd"
-        browser.until(f"{event} > 0")
-        taken.append(browser.js(event))
-    assert min(taken) < 2000
-
-
 def test_hostile_texts_are_shown_and_do_nothing(browser: Page, pages: dict[str, Path]) -> None:
     browser.look(1280)
     browser.open(pages["hostile"])
