@@ -256,6 +256,15 @@ def test_keys_are_stable_and_labels_name_the_study(scale: str) -> None:
         assert {t.labels["scale"] for t in once} == {scale}
 
 
+def test_precision_is_that_of_training_alone() -> None:
+    plain = reinit.definition([TINY], "smoke")
+    other = reinit.definition([TINY], "smoke", precision="bf16")
+    for one, two in zip(plain, other, strict=True):
+        assert "precision" not in one.settings
+        assert two.settings.get("precision") == ("bf16" if two.kind == "tune" else None)
+        assert (one.key == two.key) == (one.kind != "tune")
+
+
 def test_an_unknown_scale_is_named() -> None:
     with pytest.raises(RestackError, match="no scale 'huge'"):
         drop.definition([TINY], "huge")

@@ -66,6 +66,9 @@ def study(
     init: Annotated[
         str, typer.Option(help="reinit: how fresh weights start (paper, released, standard).")
     ] = "paper",
+    precision: Annotated[
+        str | None, typer.Option(metavar="fp32|bf16|fp16", help="The arithmetic of training.")
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Trials at once; by default one a core.")
     ] = None,
@@ -103,7 +106,17 @@ def study(
     if store is None:
         raise RestackError("no store is given", hint="Say --store DIR: results go there.")
     request = _request(
-        name, models or [], scale, tasks, data, split or [], texts, init, stack, revision
+        name,
+        models or [],
+        scale,
+        tasks,
+        data,
+        split or [],
+        texts,
+        init,
+        precision,
+        stack,
+        revision,
     )
     asked = scale == "paper" or dry_run
     if asked:
@@ -142,6 +155,7 @@ def _request(
     split: list[str],
     texts: str | None,
     init: str,
+    precision: str | None,
     stack: str | None,
     revision: str | None,
 ) -> Request:
@@ -154,8 +168,11 @@ def _request(
     from restack.surgery.fresh import choose
     from restack.sweep.identify import identify_data, identify_model
     from restack.sweep.trial import Data
+    from restack.tune.recipe import Recipe
 
     choose(init)
+    if precision is not None:
+        Recipe.from_json({"precision": precision})
     if not models and scale == "paper":
         models = [subject.model.location for subject in papers_own(name)]
     if not models:
@@ -172,7 +189,7 @@ def _request(
     if given is not None and named is None:
         if name != "duplicate":
             raise RestackError(f"the study {name} needs tasks, not texts", hint="Say --data DIR.")
-        return Request(name, subjects, scale, texts=given)
+        return Request(name, subjects, scale, texts=given, precision=precision)
     chosen = named or tuple(size.tasks)
     splits = _splits(split)
     ready: dict[str, Data] = {}
@@ -180,7 +197,7 @@ def _request(
         train, validation = splits.get(task, ("train", "validation"))
         plain = Data(data, train, (validation,), size=examples_for(size.tasks, task).train)
         ready[task] = replace(identify_data(task, plain), size=None)
-    return Request(name, subjects, scale, named, ready, given, init)
+    return Request(name, subjects, scale, named, ready, given, init, precision)
 
 
 def _texts(source: str | None) -> Data | None:
@@ -309,8 +326,9 @@ def _print(summary: Summary, found: Findings, store: Path) -> None:
     items += [f"{line.value}  {line.text}" for line in found.summary]
     verdicts = Shown("claim", "verdict", "numbers", box=None, show_lines=False)
     verdicts.columns[2].overflow = "fold"
+    several = len({verdict.subject for verdict in found.verdicts}) > 1
     for verdict in found.verdicts:
-        verdicts.add_row(*_verdict(verdict))
+        verdicts.add_row(*_verdict(verdict, several))
     items += ["", *(_table(table) for table in found.tables if not table.long), verdicts, ""]
     items += [f"note: {note}" for note in found.notes]
     output.show(*items)
@@ -320,9 +338,9 @@ def _print(summary: Summary, found: Findings, store: Path) -> None:
     )
 
 
-def _verdict(verdict: Verdict) -> tuple[str, str, str]:
+def _verdict(verdict: Verdict, several: bool) -> tuple[str, str, str]:
     published = f"  [paper: {verdict.published}]" if verdict.published else ""
-    subject = f"{verdict.subject}: " if verdict.subject else ""
+    subject = f"{verdict.subject}: " if several else ""
     return verdict.statement, verdict.status, _plain(f"{subject}{verdict.why}{published}")
 
 

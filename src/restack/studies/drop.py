@@ -24,6 +24,7 @@ def definition(
     data: Mapping[str, Data] | None = None,
     *,
     tasks: Sequence[str] | None = None,
+    precision: str | None = None,
     rows: Sequence[Row] = (),
 ) -> list[Trial]:
     """All trials that can be laid out so far.
@@ -33,7 +34,7 @@ def definition(
     """
     size = scale_of(DROP, scale)
     chosen = tuple(tasks or size.tasks)
-    layout = Layout(STUDY, scale, data or {})
+    layout = Layout(STUDY, scale, data or {}, precision=precision)
     return [
         trial for subject in subjects for trial in _of_subject(layout, size, subject, chosen, rows)
     ]

@@ -22,6 +22,7 @@ from restack.studies.findings import (
     Table,
 )
 from restack.studies.published import (
+    drop_comparable,
     drop_contributions,
     drop_from_finetuned,
     drop_layers_within,
@@ -32,8 +33,10 @@ from restack.studies.telling import (
     IN_PAPERS,
     Part,
     axis_of,
+    beside,
     findings_of,
     number,
+    paper_of,
     task_name,
 )
 from restack.studies.view import Unmeasured, View, average, difference, mean_of, task_means
@@ -82,12 +85,13 @@ def _strategies(view: View) -> Figure | None:
                 if mean is not None:
                     said = f"{rows[0].trial.plan}{f', threshold {threshold}' if threshold else ''}"
                     points.append(Point.of(name, mean, said))
-        if points:
-            series.append(Series("here", tuple(points), facet=f"{count} dropped"))
+        if not points:
+            continue
+        series.append(Series("here", tuple(points), facet=f"{count} dropped"))
         paper = published_average(view, count, tasks)
         if paper is not None:
             point = (Point("top", paper, label="paper, table 1, the same tasks"),)
-            series.append(Series("paper", point, True, f"{count} dropped"))
+            series.append(Series(paper_of(view), point, True, f"{count} dropped"))
     whole = average(view.where("strategies", strategy="none"))
     if not series or whole is None:
         return None
@@ -117,7 +121,7 @@ def published(view: View, task: str) -> dict[int, float]:
     return {
         score.change: score.value
         for score in drop_scores()
-        if score.model == view.published and score.task == IN_PAPERS.get(task)
+        if score.model == beside(view) and score.task == IN_PAPERS.get(task)
     }
 
 
@@ -142,7 +146,7 @@ def _needed(view: View) -> Figure | None:
         paper = published(view, task)
         if paper:
             points = tuple(Point(k, value) for k, value in paper.items())
-            series.append(Series("paper", points, True, task_name(task)))
+            series.append(Series(paper_of(view), points, True, task_name(task)))
         if found and found[0][0] == 0:
             rules.append(Rule(mean_of(found[0][1]).mean, "untouched", facet=task_name(task)))
     if not series:
@@ -171,7 +175,7 @@ def _loss(view: View) -> Table | None:
                 found = loss(view, name, count)
             except Unmeasured:
                 continue
-            theirs = sizes.get((str(view.published), count)) if name == "top" else None
+            theirs = sizes.get((str(beside(view)), count)) if name == "top" else None
             rows.append(
                 (
                     name,
@@ -190,7 +194,7 @@ def _loss(view: View) -> Table | None:
             Column("strategy"),
             Column("dropped", "number"),
             Column("loss", "number", "%", 2),
-            Column("paper", "number", "%", 2, published=True),
+            Column(paper_of(view), "number", "%", 2, published=True),
             Column("plan", "plan"),
         ),
         tuple(rows),
@@ -239,8 +243,8 @@ def _tasks(view: View) -> Table | None:
             Column("dropped", "number"),
             Column("score", "number", "%", 2),
             Column("change", "number", "%", 2),
-            Column("paper", "number", "%", 2, published=True),
-            Column("change in the paper", "number", "%", 2, published=True),
+            Column(paper_of(view), "number", "%", 2, published=True),
+            Column(f"change, {paper_of(view)}", "number", "%", 2, published=True),
         ),
         tuple(rows),
         section=DROPPED,
@@ -269,7 +273,7 @@ def _within(view: View) -> Table | None:
                     within.layers
                     for within in drop_layers_within()
                     if (within.model, within.points, within.task)
-                    == (view.published, points, IN_PAPERS.get(task))
+                    == (beside(view), points, IN_PAPERS.get(task))
                 ),
                 None,
             )
@@ -292,7 +296,7 @@ def _within(view: View) -> Table | None:
             Column("points", "number"),
             Column("layers, by the means", "number"),
             Column("layers, by the intervals"),
-            Column("paper", "number", published=True),
+            Column(paper_of(view), "number", published=True),
         ),
         tuple(rows),
         note="By the intervals: what can go for certain, and what cannot be excluded. Only the "
@@ -310,7 +314,7 @@ def _contribution(view: View) -> Table | None:
     columns = [[layer["cls_cosine"] for layer in row.payload["layers"]] for row in rows]
     means = [sum(values) / len(values) for values in zip(*columns, strict=True)]
     plans = by_contribution(means, (0.95, 0.925, 0.9))
-    paper = {c.threshold: c.layers for c in drop_contributions() if c.model == view.published}
+    paper = {c.threshold: c.layers for c in drop_contributions() if c.model == beside(view)}
     chosen = "; ".join(f"{t}: {', '.join(map(str, plan.gone))}" for t, plan in plans.items())
     theirs = "; ".join(f"{t}: {', '.join(map(str, gone))}" for t, gone in paper.items())
     note = f"Thresholds choose here: {chosen or 'none, or more than half'}."
@@ -319,7 +323,7 @@ def _contribution(view: View) -> Table | None:
         "How alike a layer's input and output are",
         (Column("layer", "number"), Column("cosine of the class token", "number", digits=4)),
         tuple((layer, value) for layer, value in enumerate(means)),
-        note=note + (f" In the paper: {theirs} (counted from 0)." if theirs else ""),
+        note=note + (f" In the {paper_of(view)}: {theirs} (counted from 0)." if theirs else ""),
         section=DROPPED,
         paper="Sajjad et al., sections 2.3, 4.1",
     )
@@ -331,7 +335,7 @@ def _cost(view: View) -> Table | None:
     if not found:
         return None
     rows: list[tuple[Entry, ...]] = []
-    sizes = {s.dropped: s for s in drop_sizes() if s.model == view.published}
+    sizes = {s.dropped: s for s in drop_sizes() if s.model == beside(view)}
     for entry in found[0].payload["plans"]:
         gone = view.depth - entry["depth"]
         theirs = sizes.get(gone)
@@ -362,9 +366,9 @@ def _cost(view: View) -> Table | None:
             Column("parameters, millions", "number", digits=1),
             Column("fine-tuning speed-up", "number", digits=2),
             Column("inference time saved", "number", "%", 0),
-            Column("parameters, paper", "number", digits=0, published=True),
-            Column("speed-up, paper", "number", digits=2, published=True),
-            Column("time saved, paper", "number", "%", 0, published=True),
+            Column(f"parameters, {paper_of(view)}", "number", digits=0, published=True),
+            Column(f"speed-up, {paper_of(view)}", "number", digits=2, published=True),
+            Column(f"time saved, {paper_of(view)}", "number", "%", 0, published=True),
         ),
         tuple(rows),
         note="Whole and smaller models are timed in turns; intervals are over the turns.",
@@ -392,7 +396,7 @@ def _again(view: View) -> Table | None:
             theirs = [
                 Number(score.value, published=True, note=score.note)
                 for score in paper
-                if score.model == f"{view.published}{ending}" and score.task == IN_PAPERS.get(task)
+                if score.model == f"{beside(view)}{ending}" and score.task == IN_PAPERS.get(task)
             ]
             rows.append(
                 (
@@ -413,7 +417,7 @@ def _again(view: View) -> Table | None:
             Column("procedure"),
             Column("score", "number", "%", 2),
             Column("over plain dropping", "number", "%", 2),
-            Column("paper", "number", "%", 2, published=True),
+            Column(paper_of(view), "number", "%", 2, published=True),
         ),
         tuple(rows),
         note="Fine-tuned first: with the layers that will go frozen, as the caption of table 5 has "
@@ -445,6 +449,12 @@ def _distilled(view: View) -> Table | None:
             ]
     if not rows:
         return None
+    paper = {(score.model, score.task): score.value for score in drop_comparable()}
+    for task, depth in dict.fromkeys((row[0], row[1]) for row in rows):
+        pair = (f"{beside(view)}-{depth}", task), ("DistilBERT", task)
+        if all(place in paper for place in pair):
+            ours, other = (Number(paper[place], published=True) for place in pair)
+            rows.append((task, depth, ours, "DistilBERT (paper)", other))
     return Table(
         "table-distilled",
         f"{view.subject} without its top layers beside models of the same depth",

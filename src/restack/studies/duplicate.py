@@ -24,11 +24,12 @@ def definition(
     *,
     tasks: Sequence[str] | None = None,
     texts: Data | None = None,
+    precision: str | None = None,
 ) -> list[Trial]:
     """All trials of the study. With `texts` and no task named, nothing is fine-tuned."""
     size = scale_of(DUPLICATE, scale)
     chosen = tuple(size.tasks) if tasks is None and texts is None else tuple(tasks or ())
-    layout = Layout(STUDY, scale, data or {}, texts)
+    layout = Layout(STUDY, scale, data or {}, texts, precision)
     return [trial for subject in subjects for trial in _of_subject(layout, size, subject, chosen)]
 
 

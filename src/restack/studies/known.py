@@ -34,6 +34,8 @@ class Request:
     data: Mapping[str, Data] | None = None
     texts: Data | None = None
     init: str = "paper"
+    precision: str | None = None
+    """Of training; None is that of the recipes, which is that of the papers."""
 
 
 FINDINGS: dict[str, Callable[[Sequence[Row]], Findings]] = {
@@ -56,15 +58,20 @@ def definition(request: Request, rows: Sequence[Row] = ()) -> list[Trial]:
 
 def _trials(request: Request, rows: Sequence[Row]) -> list[Trial]:
     subjects, scale, data = request.subjects, request.scale, request.data
+    tasks, precision = request.tasks, request.precision
     match request.study:
         case "duplicate":
             return duplicate.definition(
-                subjects, scale, data, tasks=request.tasks, texts=request.texts
+                subjects, scale, data, tasks=tasks, texts=request.texts, precision=precision
             )
         case "drop":
-            return drop.definition(subjects, scale, data, tasks=request.tasks, rows=rows)
+            return drop.definition(
+                subjects, scale, data, tasks=tasks, precision=precision, rows=rows
+            )
         case "reinit":
-            return reinit.definition(subjects, scale, data, tasks=request.tasks, init=request.init)
+            return reinit.definition(
+                subjects, scale, data, tasks=tasks, init=request.init, precision=precision
+            )
         case name if name in successors.NAMES:
             if request.texts is None:
                 raise RestackError(

@@ -22,6 +22,8 @@ class Layout:
     """The data of each task, with its fingerprint if that is known."""
     texts: Data | None = None
     """Texts for what needs no labels, instead of those of the tasks."""
+    precision: str | None = None
+    """The arithmetic of training, if it is not that of the recipe."""
 
     def labels(self, subject: Subject, part: str, **more: Any) -> dict[str, Any]:
         """What every trial is found by."""
@@ -58,6 +60,8 @@ class Layout:
         """Fine-tune a model along a plan; `model` stands in for the subject's own."""
         plan = plan or Plan.identity(subject.depth)
         settings = dict(recipe)
+        if self.precision is not None:
+            settings["precision"] = self.precision
         if init is not None and plan.has_fresh:
             settings["init"] = init
         return Trial(

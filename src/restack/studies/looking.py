@@ -59,7 +59,8 @@ def lens(context: Context) -> Result:
         head = replace(graft_head(body, source, stack=stack), label="pretrained")
     ready = _batches(body, tokenizer, texts, settings)
     found = run_lens(body, ready, stack=stack, head=head)
-    shown = decode(body, tokenizer, texts[: settings.get("decode", 0)], stack=stack, head=head)
+    few = texts[: settings.get("decode", 0)]
+    shown = decode(body, tokenizer, few, stack=stack, head=head) if few else []
     payload = found.to_json() | {"model": None, "decoded": [text.to_json() for text in shown]}
     last = found.layers[-1].accuracy
     return Result({"texts": {"accuracy": last, "tokens": found.tokens}}, payload=payload)

@@ -24,10 +24,11 @@ def definition(
     *,
     tasks: Sequence[str] | None = None,
     init: str = "paper",
+    precision: str | None = None,
 ) -> list[Trial]:
     """All trials of the study. `init` is how fresh weights start in all but the ablations."""
     size = scale_of(REINIT, scale)
-    layout = Layout(STUDY, scale, data or {})
+    layout = Layout(STUDY, scale, data or {}, precision=precision)
     return [
         trial
         for subject in subjects

@@ -27,6 +27,7 @@ from restack.studies.telling import (
     Part,
     axis_of,
     findings_of,
+    number,
     point,
     task_name,
 )
@@ -63,8 +64,16 @@ def findings(rows: Sequence[Row]) -> Findings:
 
 def _tell(view: View) -> Part:
     part = Part()
-    part.add(_incremental(view), _scatter(view), _blocks(view), _single(view))
-    part.add(_orders(view), _orders_table(view), _ablations(view), _ablation_table(view))
+    part.add(
+        _incremental(view), _incremental_table(view), _scatter(view), _blocks(view), _single(view)
+    )
+    part.add(
+        _orders(view),
+        _shuffled_table(view),
+        _orders_table(view),
+        _ablations(view),
+        _ablation_table(view),
+    )
     part.add(_long(view), *_plans(view), *_summary(view))
     return part
 
@@ -96,6 +105,31 @@ def _incremental(view: View) -> Figure | None:
         tuple(series),
         tuple(rules),
         note="The whole model is fine-tuned; probes read the frozen pretrained one.",
+        section=KEPT,
+        paper="Tamkin et al., figure 2",
+    )
+
+
+def _incremental_table(view: View) -> Table | None:
+    rows: list[tuple[Entry, ...]] = [
+        (task_name(task), examples, k, number(found), found[0].trial.plan)
+        for task in view.tasks("incremental")
+        for examples in sizes(view, task)
+        for k, found in curves(view, task, examples).items()
+    ]
+    if not rows:
+        return None
+    return Table(
+        "table-incremental",
+        "Layers kept, all behind them fresh",
+        (
+            Column("task"),
+            Column("examples", "number"),
+            Column("layers kept", "number"),
+            Column("score", "number", "%", 2),
+            Column("plan", "plan"),
+        ),
+        tuple(rows),
         section=KEPT,
         paper="Tamkin et al., figure 2",
     )
@@ -211,8 +245,33 @@ def _orders(view: View) -> Figure | None:
     )
 
 
+def _shuffled_table(view: View) -> Table | None:
+    """The means of figure 4."""
+    rows: list[tuple[Entry, ...]] = [
+        (task_name(task), name, number(found))
+        for task in view.tasks("orders", order="shuffled")
+        for order, name in (
+            ("whole", "as they were"),
+            ("shuffled", "shuffled"),
+            ("fresh", "all fresh"),
+        )
+        if (found := view.where("orders", task=task, order=order))
+    ]
+    if not rows:
+        return None
+    return Table(
+        "table-shuffled",
+        "Layers in their order, shuffled, and fresh",
+        (Column("task"), Column("layers"), Column("score", "number", "%", 2)),
+        tuple(rows),
+        note="Means with 95% intervals; each permutation is one trial.",
+        section=LOCAL,
+        paper="Tamkin et al., figure 4",
+    )
+
+
 def _orders_table(view: View) -> Table | None:
-    """Table 1, and the means of figure 4."""
+    """Table 1."""
     rows: list[tuple[Entry, ...]] = []
     paper = {frozenset((p.first, p.second)): p for p in reinit_correlations()}
     for (a, b), pairs in task_pairs(view).items():

@@ -21,6 +21,7 @@ from restack.studies.findings import (
     Table,
 )
 from restack.studies.scale import NAMES
+from restack.studies.subjects import PAPERS
 from restack.studies.view import View, mean_of, metric_of, views
 from restack.sweep.rows import Row
 
@@ -122,6 +123,23 @@ _Item = TypeVar("_Item", Figure, Table)
 
 def _named(item: _Item, end: str, said: str) -> _Item:
     return replace(item, key=item.key + end, title=item.title + said)
+
+
+def beside(view: View) -> str | None:
+    """Whose published numbers stand beside this model's: its own, or those of the paper's first
+    model of as many layers."""
+    if view.published is not None:
+        return view.published
+    study = str(view.labels["study"])
+    shape = view.depth, bool(view.labels["shared"])
+    models = (s for s in PAPERS.get(study, ()) if (s.depth, s.shared) == shape)
+    return next((name for s in models if (name := s.named(study))), None)
+
+
+def paper_of(view: View) -> str:
+    """How published numbers are called: another model than the one at hand is named."""
+    name = beside(view)
+    return "paper" if name in (None, view.published) else f"paper ({name})"
 
 
 def slug(text: str) -> str:
