@@ -132,7 +132,7 @@ def _body(tuned: Tuned, setup: Setup, name: str, task: Task) -> Iterator[str]:
     yield "```"
     yield ""
     yield "`tune.json` holds all numbers and settings, `metrics.jsonl` those of every step,"
-    yield "`predictions/` what the model answered."
+    yield "`predictions/` what the model answered: outputs (.npz), and labels or texts (.jsonl)."
 
 
 def _making(tuned: Tuned) -> Iterator[str]:

@@ -17,6 +17,7 @@ from restack.plan import Plan
 from restack.surgery import record
 from restack.surgery.publish import publish
 from restack.surgery.write import unwritable
+from restack.tune.answers import answer_lines
 from restack.tune.card import model_card
 from restack.tune.checkpoints import METRICS
 from restack.tune.journal import RUNS, finite
@@ -46,7 +47,11 @@ def publish_output(out: Path, work: Path, tuned: Tuned, setup: Setup) -> None:
         if (work / RUNS).is_dir():
             shutil.copytree(work / RUNS, directory / RUNS)
         for name, predictions in tuned.predictions.items():
-            predictions.save(directory / PREDICTIONS / f"{name}.npz")
+            place = directory / PREDICTIONS / f"{name}.npz"
+            predictions.save(place)
+            lines = answer_lines(predictions, setup.validation[name].split)
+            text = "".join(json.dumps(finite(line), ensure_ascii=False) + "\n" for line in lines)
+            place.with_suffix(".jsonl").write_text(text, encoding="utf-8")
         for path in directory.glob("*.safetensors"):  # safetensors writes for its owner alone
             path.chmod((directory / RESULTS).stat().st_mode)
     shutil.rmtree(work, ignore_errors=True)
