@@ -44,7 +44,9 @@ def make_source(where: Path, version: int) -> None:
 
 
 def write_version(out: Path, version: int, sources: Path) -> None:
-    edit(sources / f"in{version}", PLAN, out, Options(force=True, shard_size=SHARD))
+    edit(
+        sources / f"in{version}", PLAN, out, Options(force=True, shard_size=SHARD, init="standard")
+    )
 
 
 def tree(directory: Path) -> dict[str, bytes]:

@@ -73,8 +73,8 @@ def test_checkpoint_commands_import_nothing_heavy(checkpoint: Path, tmp_path: Pa
 
 
 def test_fresh_weights_and_casts_need_numpy_but_not_torch(checkpoint: Path, tmp_path: Path) -> None:
-    edit = ["edit", str(checkpoint), "0-3,4@fresh", "--dtype", "float16", "-o", str(tmp_path / "o")]
-    assert loaded_by(*edit) & HEAVY == {"numpy"}
+    edit = ["edit", str(checkpoint), "0-3,4@fresh", "--init", "standard", "--dtype", "float16"]
+    assert loaded_by(*edit, "-o", str(tmp_path / "o")) & HEAVY == {"numpy"}
     verify = ["verify", str(tmp_path / "o"), "--against", str(checkpoint)]
     assert loaded_by(*verify) & HEAVY == {"numpy"}
 

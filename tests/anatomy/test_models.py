@@ -41,6 +41,12 @@ def test_kinds_of_layers() -> None:
     assert stack.kinds == (0, 0, 1, 1, 1)
 
 
+def test_a_class_stands_for_its_default_config() -> None:
+    found = models.anatomy(BertModel)
+    (stack,) = found.stacks
+    assert (stack.path, stack.depth, found.location) == ("encoder.layer", 12, "BertModel")
+
+
 def test_part_of_a_path_picks_a_stack() -> None:
     found = models.anatomy(FAMILIES["bart"].build())
     assert found.pick("decoder").path == "model.decoder.layers"

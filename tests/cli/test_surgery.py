@@ -218,7 +218,7 @@ def test_outputs_that_cannot_be(command: Command, models: Models, tmp_path: Path
         (("--shard-size", "0"), "is a size of nothing"),
         (("--shard-size", "many"), "is not a size"),
         (("--dtype", "int8"), "no dtype is called"),
-        (("--init", "best"), "choose one of standard, paper, paper-keep-norms, released, family"),
+        (("--init", "best"), "choose one of family, standard, paper"),
         (("--past-end", "perhaps"), "say keep or drop"),
         (("--stack", "decoder"), "no stack fits `decoder`"),
         (("--revision", "main"), "has no revision"),

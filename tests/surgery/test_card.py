@@ -14,7 +14,7 @@ from restack import Plan, edit
 from restack.anatomy.checkpoint import Checkpoint, open_checkpoint
 from restack.surgery import card
 from tests.families import FAMILIES
-from tools import tiny
+from tests.observe import reviews
 
 RECORD = {"restack": "1.0", "stack": "encoder.layer", "seed": 3, "init": "standard"}
 
@@ -142,7 +142,7 @@ def test_what_belongs_to_the_model_comes_along(tmp_path: Path) -> None:
 
     source, out = tmp_path / "in", tmp_path / "out"
     FAMILIES["llama"].build().save_pretrained(source)
-    tokenizer = tiny.tokenizer()
+    tokenizer = reviews.tokenizer()
     tokenizer.chat_template = "{{ messages }}"
     tokenizer.save_pretrained(source)
     GenerationConfig(temperature=0.5, do_sample=True).save_pretrained(source)

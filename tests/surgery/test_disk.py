@@ -19,8 +19,8 @@ from restack.plan import Plan
 from tests.families import FAMILIES
 from tests.surgery.test_memory import CASES, logits, plans, reason
 
-# Families whose checkpoints name or pack tensors otherwise: fresh weights only in memory.
-RENAMED = {"vit", "dinov2", "mixtral", "qwen3_moe", "deepseek_v3"}
+# Families whose checkpoints name or pack the tensors of a layer otherwise than the model.
+RENAMED = ["vit", "dinov2", "mixtral", "qwen3_moe", "deepseek_v3"]
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_disk_equals_memory(
     depth = anatomy(open_checkpoint(where)).pick(stored).depth
     plan = Plan.parse(plans(depth)[kind], depth)
     options = Options(stack=stored, seed=5)
-    why = reason(name, kind) or (kind == "fresh" and name in RENAMED and "under other names")
+    why = reason(name, kind)
     if why:
         with pytest.raises(StackError, match=why):
             edit(where, plan, out, options)
@@ -163,6 +163,52 @@ def test_fresh_is_the_same_both_ways(init: str, tmp_path: Path) -> None:
     key = "transformer.h.3.mlp.c_fc.weight"
     assert not torch.equal(in_memory[key], other[key])
     assert not torch.equal(in_memory[key], in_memory["transformer.h.4.mlp.c_fc.weight"])
+
+
+@pytest.mark.parametrize("init", ["standard", "paper-keep-norms", "released"])
+@pytest.mark.parametrize("name", RENAMED)
+def test_named_initialisers_where_checkpoints_pack_layers(
+    name: str, init: str, saved: dict[str, Path], tmp_path: Path
+) -> None:
+    family, where = FAMILIES[name], save(name, saved, tmp_path)
+    edit(where, "0-3,4@fresh", tmp_path / "out", Options(init=init, seed=3))
+    on_disk = load(family.cls, tmp_path / "out").state_dict()
+    in_memory = restack(load(family.cls, where), "0-3,4@fresh", init=init, seed=3).state_dict()
+    assert all(torch.equal(tensor, in_memory[key]) for key, tensor in on_disk.items())
+    assert verify(tmp_path / "out", where).ok
+
+
+def test_fresh_slots_of_one_draw_are_equal_and_apart() -> None:
+    layers = restack(FAMILIES["llama"].build(), "0-3,4@fresh1,4@fresh1,4@fresh").model.layers
+    first, twin, other = (layer.mlp.up_proj.weight for layer in layers[4:])
+    assert torch.equal(first, twin)
+    assert not torch.equal(first, other)
+    assert first.data_ptr() != twin.data_ptr()
+
+
+def test_masks_that_old_checkpoints_store_stay(tmp_path: Path) -> None:
+    """The first GPT-2 checkpoints hold the causal mask of every layer, which no class has now."""
+    from safetensors.torch import save_file
+
+    model = FAMILIES["gpt2"].build()
+    model.save_pretrained(tmp_path / "in")
+    file = tmp_path / "in" / "model.safetensors"
+    masks = {f"transformer.h.{i}.attn.bias": torch.ones(1, 1, 4, 4).tril() for i in range(5)}
+    save_file(load_file(file) | masks, file, metadata={"format": "pt"})
+    edit(tmp_path / "in", "0-3,4@fresh", tmp_path / "out")
+    made = load_file(tmp_path / "out" / "model.safetensors")
+    expected = restack(model, "0-3,4@fresh").state_dict() | masks
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in made.items())
+
+
+def test_fresh_layers_that_the_class_stores_otherwise_are_refused(tmp_path: Path) -> None:
+    FAMILIES["llama"].build().save_pretrained(tmp_path / "in")
+    config = json.loads((tmp_path / "in" / "config.json").read_text())
+    config["intermediate_size"] *= 2
+    (tmp_path / "in" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(StackError, match="so fresh weights would not fit"):
+        edit(tmp_path / "in", "0-3,4@fresh", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_extra_layers_need_a_choice(tmp_path: Path) -> None:

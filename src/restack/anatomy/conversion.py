@@ -1,4 +1,4 @@
-"""Names of tensors on disk, from names in a model.
+"""Tensors as they stand on disk, from those in a model.
 
 The one place that imports transformers' conversion code, which is semi-internal; a test holds it
 to what `save_pretrained` writes.
@@ -16,9 +16,16 @@ from transformers.core_model_loading import revert_weight_conversion
 from restack.anatomy import live
 
 
+def as_on_disk(
+    model: PreTrainedModel, state: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """This (part of a) state dict as `save_pretrained` would store it."""
+    return revert_weight_conversion(model, dict(state))
+
+
 def names_on_disk(model: PreTrainedModel, state: Mapping[str, torch.Tensor]) -> set[str]:
     """The names under which `save_pretrained` would store this (part of a) state dict."""
-    return set(revert_weight_conversion(model, dict(state)))
+    return set(as_on_disk(model, state))
 
 
 def unexpected_and_missing(
@@ -29,8 +36,7 @@ def unexpected_and_missing(
     cls = next((c for n in names if (c := getattr(transformers, n, None)) is not None), None)
     model = live.build_meta(config, cls)
     expected = {
-        name: tuple(tensor.shape)
-        for name, tensor in revert_weight_conversion(model, model.state_dict()).items()
+        name: tuple(tensor.shape) for name, tensor in as_on_disk(model, model.state_dict()).items()
     }
     tied = set(model.all_tied_weights_keys)
     given = {_unprefixed(name, model, expected): shape for name, shape in stored.items()}

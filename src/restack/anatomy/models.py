@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,8 +18,14 @@ from restack.errors import StackError
 _DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64"}
 
 
-def anatomy(model: PreTrainedModel) -> Anatomy:
-    """The stacks of a model in memory, found by the live rule, known by the atlas or by trial."""
+def anatomy(model: PreTrainedModel | type[PreTrainedModel]) -> Anatomy:
+    """The stacks of a model in memory, found by the live rule, known by the atlas or by trial.
+
+    A class stands for the model of its default config.
+    """
+    if isinstance(model, type) and issubclass(model, PreTrainedModel):
+        made: Any = model.config_class
+        model = live.build_meta(made(), model)
     if not isinstance(model, PreTrainedModel):
         raise StackError(
             f"expected a transformers model, found {type(model).__name__}",

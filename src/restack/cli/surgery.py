@@ -184,9 +184,10 @@ def edit(
     init: Annotated[
         str,
         typer.Option(
-            help="Fresh weights: standard, family, paper, paper-keep-norms or released.",
+            help="Fresh weights: family (as it starts its own; needs torch), standard, paper, "
+            "paper-keep-norms or released.",
         ),
-    ] = "standard",
+    ] = "family",
     past_end: Annotated[
         str | None,
         typer.Option(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
-_BLOCK = 1 << 20  # elements at a time
 
 
 def config_as(config: Config, dtype: str) -> Config:
@@ -56,20 +54,9 @@ def _converted(source: Range | Made, dtype: str, new: str, count: int) -> Iterat
     if isinstance(source, Made):
         blocks: Iterator[bytes] = (bytes(chunk) for chunk in source.chunks())
     else:
-        blocks = _read(source, width)
+        blocks = source.blocks(width)
     for block in blocks:
         yield _encode(_decode(block, dtype), dtype, new)
-
-
-def _read(source: Range, width: int) -> Iterator[bytes]:
-    with open(source.path, "rb", buffering=0) as file:
-        at = source.start
-        while at < source.end:
-            block = os.pread(file.fileno(), min(_BLOCK * width, source.end - at), at)
-            if len(block) % width or not block:
-                raise CheckpointError(f"{source.path} ends at byte {at}, expected {source.end}")
-            yield block
-            at += len(block)
 
 
 def _decode(block: bytes, dtype: str) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from restack.anatomy.anatomy import Stack
@@ -75,6 +76,40 @@ def check_places(stack: Stack, plan: Plan, config: Config) -> None:
         wrong = misfits(facts, full, base, live.build_meta, plan)
         if wrong:
             raise misfit(stack, plan, wrong)
+
+
+# Of these dtypes, bytes that are all zero are zeros.
+_ZERO_IS_ZERO = ("F64", "F32", "F16", "BF16", "F8_E5M2", "F8_E4M3")
+
+
+def check_zeros(stack: Stack, plan: Plan) -> None:
+    """Refuse no-op copies of stored layers whose output projections are packed by a quantiser.
+
+    Under other names (GPTQ's `qweight`) they would not be found, and of packed ones zero bytes are
+    no zeros (the first value of bitsandbytes' nf4 is -1).
+    """
+    facts = stack.facts
+    for source in sorted({slot.source for slot in plan if slot.mark is Mark.NOOP}):
+        layer = stack.layers[source]
+        zeroed = [name for name in layer if facts.zeroed(name, on_disk=True)]
+        owners = {re.sub(r"\.\d+\.", ".*.", name.rpartition(".")[0]): name for name in layer}
+        wanted = facts.stored_outputs if facts.renamed else facts.outputs
+        lost = [
+            owners[owner]
+            for owner, _, leaf in (name.rpartition(".") for name in wanted)
+            if leaf == "weight" and owner in owners and f"{owner}.weight" not in _starred(zeroed)
+        ]
+        packed = [name for name in zeroed if layer[name].dtype not in _ZERO_IS_ZERO]
+        for name in (*lost, *packed):
+            raise StackError(
+                f"layer {source} of `{stack.path}` stores `{name}` as {layer[name].dtype}, packed "
+                "by a quantiser, where zero bytes need not be zeros",
+                hint="use plain copies (without @noop), or edit the model before it is quantised",
+            )
+
+
+def _starred(names: Sequence[str]) -> set[str]:
+    return {re.sub(r"\.\d+\.", ".*.", name) for name in names}
 
 
 def _edge(stack: Stack, plan: Plan, slot: int) -> str:

@@ -8,8 +8,9 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from restack.anatomy import checkpoint as files
 from restack.anatomy.anatomy import Stack
@@ -19,13 +20,14 @@ from restack.anatomy.facts import canonical
 from restack.errors import StackError
 from restack.plan import Mark, Plan, Slot
 from restack.surgery import card, casting, fresh, record
-from restack.surgery.checks import check, check_places
+from restack.surgery.checks import check, check_places, check_zeros
 from restack.surgery.keymap import Entry, key_map
 from restack.surgery.publish import check_output, publish
 from restack.surgery.quantised import rename_modules
 from restack.surgery.write import Made, Range, Target, Zeros, write_weights
 
-_BLOCK = 1 << 22
+if TYPE_CHECKING:
+    from restack.surgery.family import StoredLayers
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class Options:
 
     stack: str | None = None
     seed: int = 0
-    init: str = "standard"
+    init: str = fresh.DEFAULT
     past_end: str | None = None  # 'keep' or 'drop' layers numbered beyond the depth
     dtype: str | None = None
     shard_size: int | None = None
@@ -87,6 +89,7 @@ def prepare(checkpoint: files.Checkpoint, plan: Plan | str, options: Options | N
     plan = Plan.parse(plan, stack.depth) if isinstance(plan, str) else plan
     check(stack, plan)
     check_places(stack, plan, found.config)
+    check_zeros(stack, plan)
     _check_past_end(stack, options)
     config = rewrite_config(found.config, stack.facts, plan)
     config = rename_modules(config, stack.facts.prefixes or (stack.prefix,), plan)
@@ -99,6 +102,7 @@ def prepare(checkpoint: files.Checkpoint, plan: Plan | str, options: Options | N
     told |= {"past_end": options.past_end, "dtype": options.dtype}
     if plan.has_fresh:
         told |= {"seed": options.seed, "init": options.init}
+        told |= record.of_torch() if options.init == fresh.FAMILY else {}
     told["output"] = record.of_layout(config, ((t.name, t.dtype, t.shape) for t in targets))
     return Edit(checkpoint, stack.path, plan, config, targets, told)
 
@@ -202,24 +206,23 @@ class _Sources:
     ) -> None:
         self.checkpoint, self.config, self.stack = checkpoint, config, stack
         self.seed, self.init = options.seed, options.init
-        where = section_path(stack.facts)
-        self.spread = fresh.spread_of((get(config, where) if where else config) or {})
-        self.fills = dict(stack.facts.fills)
-        if self.init != "family":
-            fresh.choose(self.init)
+        self.rules = (
+            None if self.init == fresh.FAMILY else fresh.rules(self.init, config, stack.facts)
+        )
 
     def source(self, entry: Entry, tensor: files.Tensor, plan: Plan) -> Range | Zeros | Made:
         """The bytes of one tensor."""
-        path = self.path(tensor)
-        copied = Range(path, tensor.start, tensor.end)
+        copied = Range(self.path(tensor), tensor.start, tensor.end)
         if entry.slot is None:
             axis = _axis(entry, self.stack)
-            return copied if axis is None else _gathered(path, tensor, axis, plan)
+            return copied if axis is None else _gathered(copied, tensor, axis, plan)
         if entry.slot.mark is Mark.NOOP and self.stack.facts.zeroed(entry.rest, on_disk=True):
             return Zeros()
         if entry.slot.mark is not Mark.FRESH:
             return copied
-        return self.fresh(entry, entry.slot, tensor) or copied
+        if self.rules is None or self.stack.facts.renamed:
+            return self.by_the_class(entry.slot, entry.rest, tensor, copied)
+        return self.by_name(self.rules, entry.slot, entry.rest, tensor) or copied
 
     def path(self, tensor: files.Tensor) -> Path:
         """The file of a tensor; a name only where no weights were fetched."""
@@ -227,54 +230,56 @@ class _Sources:
             return Path(tensor.shard)
         return self.checkpoint.path(tensor.shard)
 
-    def fresh(self, entry: Entry, slot: Slot, tensor: files.Tensor) -> Made | None:
-        """Fresh bytes, or None where the initialiser keeps the tensor as it is."""
-        facts = self.stack.facts
-        if facts.renamed:
-            raise StackError(
-                f"checkpoints of {self.config.get('model_type')!r} store the tensors of a layer "
-                "under other names, or packed otherwise, than the model holds them, so fresh "
-                "weights on disk would not be those of the model",
-                hint="load the model, call restack(model, plan) and save_pretrained",
-            )
-        fresh.check_dtype(entry.rest, tensor.dtype, slot)
-        count = math.prod(tensor.shape)
-        if self.init == "family":
-            from restack.surgery.family import encoded_family
-
-            return Made(
-                lambda: encoded_family(
-                    self.config, facts, self.seed, slot, canonical(entry.rest), tensor.dtype
-                )
-            )
-        init = fresh.choose(self.init)
-        rest = canonical(entry.rest)  # the name in the model, on which the numbers depend
-        what = fresh.recipe(rest, len(tensor.shape), init, self.fills, self.spread)
+    def by_name(
+        self,
+        rules: Callable[[str, int], fresh.Recipe],
+        slot: Slot,
+        rest: str,
+        tensor: files.Tensor,
+    ) -> Made | None:
+        """Fresh bytes of a named initialiser, or None where it keeps the tensor as it is."""
+        fresh.check_dtype(rest, tensor.dtype, slot)
+        rest = canonical(rest)  # the name in the model, on which the numbers depend
+        what = rules(rest, len(tensor.shape))
         if what == "keep":
             return None
+        count = math.prod(tensor.shape)
         return Made(lambda: fresh.encoded(what, tensor.dtype, count, self.seed, slot, rest))
+
+    def by_the_class(
+        self, slot: Slot, rest: str, tensor: files.Tensor, copied: Range
+    ) -> Made | Range:
+        """Fresh bytes that only the model's class can make, or pack as checkpoints have them."""
+        layer = self.stack.layers[slot.source]
+        self.layers.check(slot, layer)
+        if not self.layers.makes(slot, rest):
+            return copied
+        fresh.check_dtype(rest, tensor.dtype, slot)
+        return Made(lambda: self.layers.made(slot, rest, tensor.dtype) or copied.blocks())
+
+    @cached_property
+    def layers(self) -> StoredLayers:
+        """What needs torch, and is therefore imported where it is needed only."""
+        from restack.surgery.family import StoredLayers
+
+        return StoredLayers(self.config, self.stack.facts, self.init, self.seed)
 
 
 def _axis(entry: Entry, stack: Stack) -> int | None:
     return stack.facts.axis_of(entry.name) if entry.slot is None else None
 
 
-def _gathered(path: Path, tensor: files.Tensor, axis: int, plan: Plan) -> Made:
+def _gathered(whole: Range, tensor: files.Tensor, axis: int, plan: Plan) -> Made:
     """The parts of a tensor that has one for each layer, in the order of the plan."""
-    rows = math.prod(tensor.shape[:axis])
-    part = tensor.nbytes // rows // plan.depth
+    row = tensor.nbytes // math.prod(tensor.shape[:axis])
+    part = row // plan.depth
 
     def chunks() -> Iterator[bytes]:
-        at_once = max(1, _BLOCK // (part * plan.depth))
-        with open(path, "rb", buffering=0) as file:
-            for row in range(0, rows, at_once):
-                count = min(at_once, rows - row)
-                start = tensor.start + row * part * plan.depth
-                block = os.pread(file.fileno(), count * part * plan.depth, start)
-                yield b"".join(
-                    block[(r * plan.depth + s) * part : (r * plan.depth + s + 1) * part]
-                    for r in range(count)
-                    for s in plan.sources
-                )
+        for block in whole.blocks(row):
+            yield b"".join(
+                block[start + source * part : start + (source + 1) * part]
+                for start in range(0, len(block), row)
+                for source in plan.sources
+            )
 
     return Made(chunks)

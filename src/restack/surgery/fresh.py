@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from restack.anatomy.facts import default_fill
+from restack.anatomy.config import Config, get, section_path
+from restack.anatomy.facts import Facts, default_fill
 from restack.errors import PlanError, StackError
 from restack.plan import Slot
 
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
     import numpy as np
 
 CHUNK = 1 << 18  # numbers drawn at a time: part of what defines the stream
+
+FAMILY = "family"  # the family's own rule, which is code (restack.surgery.family)
+DEFAULT = FAMILY
+
+# What goes into a tensor: `ones`, `zeros`, `keep`, or spread and cut of a truncated normal.
+Recipe = str | tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +59,8 @@ def choose(name: str) -> Init:
     """The initialiser of this name."""
     if name not in INITS:
         raise PlanError(
-            f"no initialiser is called {name!r}", hint=f"choose one of {', '.join(INITS)}, family"
+            f"no initialiser is called {name!r}",
+            hint=f"choose one of {', '.join((FAMILY, *INITS))}",
         )
     return INITS[name]
 
@@ -66,10 +74,15 @@ def spread_of(section: Mapping[str, Any]) -> float:
     return 0.02
 
 
-def recipe(
-    rest: str, dims: int, init: Init, fills: dict[str, str], spread: float
-) -> str | tuple[float, float]:
-    """What goes into a tensor: `ones`, `zeros`, `keep`, or (spread, cut) of a truncated normal."""
+def rules(name: str, config: Config, facts: Facts) -> Callable[[str, int], Recipe]:
+    """What the initialiser of this name makes of a tensor, by its name and dimensions."""
+    init, fills, where = choose(name), dict(facts.fills), section_path(facts)
+    spread = spread_of((get(config, where) if where else config) or {})
+    return lambda rest, dims: recipe(rest, dims, init, fills, spread)
+
+
+def recipe(rest: str, dims: int, init: Init, fills: dict[str, str], spread: float) -> Recipe:
+    """What goes into one tensor."""
     fill = fills.get(rest) or default_fill(rest, dims)
     if fill == "special":
         raise StackError(
@@ -164,7 +177,7 @@ _ONE = {"F64": b"\0\0\0\0\0\0\xf0?", "F32": b"\0\0\x80?", "F16": b"\0<", "BF16":
 
 
 def encoded(
-    what: str | tuple[float, float], dtype: str, count: int, seed: int, slot: Slot, rest: str
+    what: Recipe, dtype: str, count: int, seed: int, slot: Slot, rest: str
 ) -> Iterator[bytes]:
     """The bytes of a fresh tensor, in chunks."""
     check_dtype(rest, dtype, slot)

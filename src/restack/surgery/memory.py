@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, TypeVar, cast
 
 import torch
@@ -12,11 +13,12 @@ from transformers import PreTrainedModel
 
 from restack.anatomy import live, models
 from restack.anatomy.anatomy import Stack
-from restack.anatomy.config import get, rewrite_config, section_path
+from restack.anatomy.config import rewrite_config
 from restack.errors import StackError
 from restack.plan import Mark, Plan, Slot
 from restack.surgery import fresh
 from restack.surgery.checks import check, misfit
+from restack.surgery.family import drawn, family_layer
 from restack.surgery.keymap import Entry, key_map
 
 Model = TypeVar("Model", bound=PreTrainedModel)
@@ -28,7 +30,7 @@ def restack(
     *,
     stack: str | None = None,
     seed: int = 0,
-    init: str = "standard",
+    init: str = fresh.DEFAULT,
 ) -> Model:
     """A new model whose stack follows the plan; the given model stays as it is.
 
@@ -86,7 +88,7 @@ def _fill(
     old_state = old.state_dict()
     if found.facts.shared:
         plan = Plan.identity(len(found.layers))  # the groups stay, the depth is in the config
-    make = _Maker(found, dict(config), seed, init)
+    make = _Maker(old, found, dict(config), seed, init)
     copies: dict[object, torch.Tensor] = {}  # tensors that the old model ties stay tied
     state: dict[str, torch.Tensor] = {}
     for entry in key_map(old_state, f"{found.path}.", plan, bound=found.facts.bound):
@@ -124,13 +126,12 @@ def _fill(
 class _Maker:
     """Makes the tensors of slots, by their marks."""
 
-    def __init__(self, stack: Stack, config: dict[str, Any], seed: int, init: str) -> None:
-        self.facts, self.config, self.seed, self.init = stack.facts, config, seed, init
-        where = section_path(stack.facts)
-        self.spread = fresh.spread_of((get(config, where) if where else config) or {})
-        self.family: dict[Slot, dict[str, torch.Tensor]] = {}
-        if init != "family":
-            fresh.choose(init)
+    def __init__(
+        self, model: PreTrainedModel, stack: Stack, config: dict[str, Any], seed: int, init: str
+    ) -> None:
+        self.model, self.path, self.facts, self.seed = model, stack.path, stack.facts, seed
+        self.rules = None if init == fresh.FAMILY else fresh.rules(init, config, stack.facts)
+        self.last: tuple[Slot, Mapping[str, torch.Tensor]] | None = None
 
     def tensor(self, entry: Entry, source: torch.Tensor) -> torch.Tensor:
         slot = entry.slot
@@ -139,31 +140,24 @@ class _Maker:
             return torch.zeros_like(source)
         if slot.mark is not Mark.FRESH or source.is_meta or not source.is_floating_point():
             return source.clone()
-        if self.init == "family":
-            if slot not in self.family:
-                from restack.surgery.family import family_layer
-
-                self.family[slot] = family_layer(self.config, self.facts, self.seed, slot)
-            made = self.family[slot][entry.rest]
+        if self.rules is None:
+            made = self._family(slot)[entry.rest]
         else:
-            what = fresh.recipe(
-                entry.rest,
-                source.dim(),
-                fresh.choose(self.init),
-                dict(self.facts.fills),
-                self.spread,
-            )
+            what = self.rules(entry.rest, source.dim())
             if what == "keep":
                 return source.clone()
-            made = _drawn(what, source.numel(), self.seed, slot, entry.rest).reshape(source.shape)
-        return made.to(dtype=source.dtype, device=source.device)
+            made = drawn(what, source.numel(), self.seed, slot, entry.rest).reshape(source.shape)
+        # a copy, because the next slot may be of the same draw
+        return made.to(dtype=source.dtype, device=source.device, copy=True)
 
+    def _family(self, slot: Slot) -> Mapping[str, torch.Tensor]:
+        if self.last is None or self.last[0] != slot:
+            self.last = slot, family_layer(self._unbuilt, self.path, self.seed, slot)
+        return self.last[1]
 
-def _drawn(
-    what: str | tuple[float, float], count: int, seed: int, slot: Slot, rest: str
-) -> torch.Tensor:
-    chunks = b"".join(fresh.encoded(what, "F32", count, seed, slot, rest))
-    return torch.frombuffer(bytearray(chunks), dtype=torch.float32)
+    @cached_property
+    def _unbuilt(self) -> PreTrainedModel:
+        return live.build_meta(self.model.config, type(self.model))
 
 
 def gather(tensor: torch.Tensor, name: str, stack: Stack, plan: Plan) -> torch.Tensor:

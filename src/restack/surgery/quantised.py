@@ -14,11 +14,16 @@ from restack.plan import Plan
 
 def rename_modules(config: Config, prefixes: Sequence[str], plan: Plan) -> Config:
     """The config with every module name in its quantisation config moved to the layer's slots."""
-    if not config.get("quantization_config"):
+    if not config.get("quantization_config") or plan.is_identity:
         return config
     new = copy.deepcopy(config)
     new["quantization_config"] = _moved(new["quantization_config"], _Names(prefixes, plan))
     return new
+
+
+# Patterns instead of names: of compressed-tensors, and of GPTQModel's `dynamic` rules.
+_PATTERN = re.compile(r"re:|[+-]:|.*[\\^$*(\[]")
+_NUMBER = re.compile(r"(?<![A-Za-z_0-9{,])\d+(?![A-Za-z_0-9}])")
 
 
 class _Names:
@@ -30,7 +35,7 @@ class _Names:
     def __call__(self, text: str) -> Iterator[str]:
         match = self.name.match(text)
         if match is None:
-            if text.startswith("re:") and re.search(r"layers?\S*\d", text):
+            if _PATTERN.match(text) and _NUMBER.search(text):
                 raise StackError(
                     f"the quantisation config names layers by the pattern {text!r}",
                     hint="spell out the module names in quantization_config first",

@@ -59,6 +59,13 @@ def of_layout(config: Config, tensors: Iterable[tuple[str, str, tuple[int, ...]]
     return {"config": digest_of(config), "tensors": layout_digest(tensors)}
 
 
+def of_torch() -> dict[str, str]:
+    """Which torch draws the numbers of a family's own initialiser; other versions may differ."""
+    import torch
+
+    return {"torch": str(torch.__version__)}
+
+
 def layout_digest(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> str:
     """A digest of names, dtypes and shapes, however the tensors lie in files."""
     return digest_of(sorted([name, dtype, list(shape)] for name, dtype, shape in tensors))

@@ -6,7 +6,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from restack.anatomy.anatomy import Anatomy, Stack
@@ -22,7 +21,8 @@ from restack.anatomy.fingerprint import (
 )
 from restack.errors import CheckpointError, RestackError, StackError
 from restack.surgery.disk import Options, prepare
-from restack.surgery.record import RECORD, digest_of, layout_digest, read_record
+from restack.surgery.fresh import DEFAULT
+from restack.surgery.record import RECORD, digest_of, layout_digest, of_torch, read_record
 from restack.surgery.write import Made, Range, Target
 
 _BLOCK = 1 << 20
@@ -101,7 +101,8 @@ def _structure(found: Anatomy, report: Report) -> None:
                 report.differences.append(
                     f"config field `{name}` has {length} entries for {stack.depth} layers"
                 )
-        report.differences += _uneven(stack)
+        if not found.config.get("quantization_config"):  # which may leave single layers as they are
+            report.differences += _uneven(stack)
         sizes = {value for name, value in walk(found.config) if name.endswith("hidden_size")}
         report.differences += _unsized(stack, sizes)
         if len(report.differences) == before:
@@ -230,7 +231,7 @@ def _bytes(
     options = Options(
         stack=record["stack"],
         seed=record.get("seed", 0),
-        init=record.get("init", "standard"),
+        init=record.get("init", DEFAULT),
         past_end=record.get("past_end"),
         dtype=record.get("dtype"),
     )
@@ -251,13 +252,22 @@ def _bytes(
         changed = {k for k, v in walk(expected.config) if get(checkpoint.config, k) != v}
         shown = ", ".join(sorted(changed)[:4]) or "fields that the source lacks"
         report.differences.append(f"config.json differs from what the plan makes of it: {shown}")
-    same = 0
+    same, before = 0, len(report.differences)
     for target in expected.targets:
         if target.name in checkpoint.tensors:
             same += _same(checkpoint, target, report)
         if progress:
             progress(target.nbytes)
+    if "torch" in record and len(report.differences) > before and record["torch"] != _torch():
+        report.differences.append(
+            f"the fresh weights were drawn with torch {record['torch']}; this is {_torch()}, which "
+            "may draw otherwise"
+        )
     report.checked.append(f"{same} of {len(names)} tensors equal what the plan makes, bit for bit")
+
+
+def _torch() -> str:
+    return of_torch()["torch"]
 
 
 def _same(checkpoint: Checkpoint, target: Target, report: Report) -> bool:
@@ -282,22 +292,12 @@ def _expected(target: Target) -> Iterator[bytes]:
     """What should stand in the file, in chunks."""
     source = target.source
     if isinstance(source, Range):
-        yield from _read(source.path, source.start, source.end)
+        yield from source.blocks()
     elif isinstance(source, Made):
         yield from (bytes(chunk) for chunk in source.chunks())
     else:
         for start in range(0, target.nbytes, _BLOCK):
             yield bytes(min(_BLOCK, target.nbytes - start))
-
-
-def _read(path: Path, start: int, end: int) -> Iterator[bytes]:
-    with open(path, "rb", buffering=0) as file:
-        while start < end:
-            chunk = os.pread(file.fileno(), min(_BLOCK, end - start), start)
-            if not chunk:
-                raise CheckpointError(f"{path} ends at byte {start}, expected {end}")
-            yield chunk
-            start += len(chunk)
 
 
 def _loads(checkpoint: Checkpoint, report: Report) -> None:

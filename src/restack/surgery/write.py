@@ -16,6 +16,8 @@ from restack.anatomy.safetensors_header import BITS, PAGE, Tensor, byte_size, fo
 from restack.errors import CheckpointError
 from restack.surgery import copying, shards
 
+_BLOCK = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Range:
@@ -24,6 +26,18 @@ class Range:
     path: Path
     start: int
     end: int
+
+    def blocks(self, unit: int = 1) -> Iterator[bytes]:
+        """The bytes in pieces of about a MiB, each of whole units."""
+        size = max(_BLOCK // unit, 1) * unit
+        with open(self.path, "rb", buffering=0) as file:
+            for at in range(self.start, self.end, size):
+                block = os.pread(file.fileno(), min(size, self.end - at), at)
+                if len(block) < min(size, self.end - at):
+                    raise CheckpointError(
+                        f"{self.path} ends at byte {at + len(block)}, expected {self.end}"
+                    )
+                yield block
 
 
 @dataclass(frozen=True, slots=True)
