@@ -117,8 +117,11 @@ def test_a_trial_reads_what_others_kept(tmp_path: Path) -> None:
 
 def test_stopped_trials_go_on_from_where_they_were(tmp_path: Path) -> None:
     slow = trials(2, steps=12, seconds=0.1)
-    begun = time.monotonic()
-    stopped = run(slow, tmp_path, workers=2, stop=lambda: time.monotonic() - begun > 1.2)
+
+    def begun() -> bool:
+        return len(list((tmp_path / "work").glob("*/checkpoint.npz"))) == 2
+
+    stopped = run(slow, tmp_path, workers=2, stop=begun)
     assert stopped.stopped
     assert stopped.left == 2
     assert len(list((tmp_path / "work").glob("*/checkpoint.npz"))) == 2

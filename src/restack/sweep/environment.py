@@ -16,10 +16,10 @@ _LIBRARIES = ("torch", "transformers", "numpy", "scikit-learn", "tokenizers", "d
 @cache
 def environment(device: str = "cpu") -> dict[str, Any]:
     """Plain data; the same for all trials of one installation on one machine and device."""
-    import restack
+    from restack import __version__
 
     found: dict[str, Any] = {
-        "restack": restack.__version__,
+        "restack": __version__,
         "python": platform.python_version(),
         "system": platform.platform(),
         "machine": platform.node(),

@@ -7,6 +7,7 @@ mistakes: it knows strings, comments, brackets and keys, and counts lines.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 Path = tuple[str | int, ...]
 
@@ -31,7 +32,7 @@ def line_numbers(text: str) -> dict[Path, int]:
     return _Walk(text).run()
 
 
-def line_of(lines: dict[Path, int], path: Path) -> int | None:
+def line_of(lines: Mapping[Path, int], path: Path) -> int | None:
     """The line of a path, or of the nearest thing around it."""
     for end in range(len(path), -1, -1):
         if path[:end] in lines:

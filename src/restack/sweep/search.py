@@ -228,9 +228,10 @@ def _distributions(space: Space) -> dict[str, Any]:
     for name, options in space.items():
         if isinstance(options, Range):
             low, high = options.low, options.high
-            whole = isinstance(low, int) and isinstance(high, int)
-            kind = known.IntDistribution if whole else known.FloatDistribution
-            found[name] = kind(low, high, log=options.log)
+            if isinstance(low, int) and isinstance(high, int):
+                found[name] = known.IntDistribution(low, high, log=options.log)
+            else:
+                found[name] = known.FloatDistribution(low, high, log=options.log)
         else:
             found[name] = known.CategoricalDistribution(options)
     return found
@@ -253,5 +254,6 @@ def _study(search: Search) -> Any:
         # options whose names may change one day: that is for us to follow, not for users
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         sampler = getattr(optuna.samplers, SAMPLERS[search.sampler])(**settings)
-    direction = "minimize" if search.lower else "maximize"
-    return optuna.create_study(direction=direction, sampler=sampler)
+    return optuna.create_study(
+        direction="minimize" if search.lower else "maximize", sampler=sampler
+    )

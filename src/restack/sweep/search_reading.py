@@ -117,11 +117,13 @@ def _is_truth(value: Any) -> bool:
 def _pruner(values: Values) -> tuple[str | None, dict[str, float]]:
     given = values.given.get("pruner")
     with values.at("pruner"):
-        own = dict(given) if isinstance(given, Mapping) else {"name": given or "none"}
+        own: dict[str, Any] = (
+            dict(given) if isinstance(given, Mapping) else {"name": given or "none"}
+        )
         name = own.pop("name", None)
         if name == "none" and not own:
             return None, {}
-        if name not in PRUNERS:
+        if not isinstance(name, str) or name not in PRUNERS:
             raise RestackError(
                 f"there is no pruner {name!r}", hint=f"Known: none, {', '.join(PRUNERS)}."
             )

@@ -1,8 +1,9 @@
 """Several seeds of one configuration trained together: their weights stacked, one pass for all.
 
-Small models keep a processor busy with the making of calls; one call for eight models costs little
-more than for one. Every model sees the batches, the rates and the clipping that it would see alone,
-so the numbers are those of separate runs but for the order in which floats are added.
+Small models keep a processor busy with the making of calls, and leave most of its cores idle; one
+call for eight models costs little more than for one. Every model sees the batches, the rates and
+the clipping that it would see alone, so the numbers are those of separate runs but for the order
+in which floats are added.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from restack.data.metrics import is_better
 from restack.data.splits import Split
+from restack.sweep.folded import Folded, Unfoldable
 from restack.sweep.kinds import Context, Result, Stopped
 from restack.sweep.tuning import (
     PREDICTIONS,
@@ -36,7 +37,6 @@ from restack.tune.engine import Engine, make_engine, seed_all
 from restack.tune.evaluate import Evaluation
 from restack.tune.examples import Batch, Examples
 from restack.tune.losses import head_loss
-from restack.tune.mean_pool import MeanPool
 from restack.tune.optim import freeze, make_optimizer, parameter_groups, rate_at, set_rate
 from restack.tune.predictions import Predictions
 from restack.tune.recipe import Recipe
@@ -148,30 +148,11 @@ class _Run:
     evaluations: dict[str, Evaluation] | None = None
 
 
-class _Called(nn.Module):
-    """A model that is given the mask as it is added to attention: making it is not for `vmap`."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, added: Tensor, attention_mask: Tensor, **inputs: Tensor) -> Tensor:
-        if not isinstance(self.model, MeanPool):
-            logits: Tensor = self.model(attention_mask=added, **inputs).logits
-            return logits
-        states = self.model.body(attention_mask=added, **inputs)[0]
-        real = attention_mask.unsqueeze(-1).to(states.dtype)
-        pooled: Tensor = self.model.head(torch.where(real > 0, states, 0).sum(1) / real.sum(1))
-        return pooled
-
-
 @dataclass(slots=True)
 class _Stack:
-    """All models as one: parameters with a first dimension more."""
+    """All models as one, and how it is trained."""
 
-    called: _Called
-    parameters: dict[str, Tensor]
-    buffers: dict[str, Tensor]
+    model: Folded
     optimizer: Any
     setups: Sequence[Setup]
     recipes: Sequence[Recipe]
@@ -191,73 +172,54 @@ class _Stack:
         if short and first.train.split.task.kind != "classification":
             raise Unstackable("the last batch is short, and not at the same place for all")
         freeze(models[0], first.layers, recipe)
+        try:
+            folded = Folded(models).train()
+            _check(folded, models, first.train, engine)
+        except (Unfoldable, RuntimeError, TypeError, ValueError) as error:
+            said = str(error).splitlines()[0]
+            raise Unstackable(f"these models cannot be run as one: {said}") from error
+        parameters = dict(folded.model.named_parameters())
         named = dict(models[0].named_parameters())
-        states = [dict(model.named_parameters()) for model in models]
-        parameters = {
-            name: torch.stack([state[name].detach() for state in states]) for name in named
-        }
         for name, parameter in named.items():
             parameters[name].requires_grad_(parameter.requires_grad)
-        held = [dict(model.named_buffers()) for model in models]
-        buffers = {name: torch.stack([h[name] for h in held]) for name in held[0]}
         names = {id(parameter): name for name, parameter in named.items()}
         groups = [
             {**group, "params": [parameters[names[id(p)]] for p in group["params"]]}
             for group in parameter_groups(models[0], first.layers, recipe)
         ]
         trained = sum(p.numel() for p in named.values() if p.requires_grad)
-        called = _Called(models[0]).train()
         epochs = len(first.train.epoch(recipe, 0)) * recipe.epochs
         total = recipe.steps if recipe.steps is not None else max(1, round(epochs))
-        optimizer = make_optimizer(groups, recipe)
-        made = cls(
-            called,
-            {f"model.{name}": tensor for name, tensor in parameters.items()},
-            {f"model.{name}": tensor for name, tensor in buffers.items()},
-            optimizer,
-            setups,
-            recipes,
-            engine,
-            total,
-            trained,
-        )
-        made._try()
-        return made
-
-    def _try(self) -> None:
-        """One pass, to see whether this family can be run so."""
-        batch = self.setups[0].train.batch(np.arange(min(2, len(self.setups[0].train))))
-        try:
-            with torch.no_grad():
-                self.same(batch.to(self.engine.device))
-        except (RuntimeError, TypeError, ValueError) as error:
-            first = str(error).splitlines()[0]
-            raise Unstackable(f"this model cannot be run stacked: {first}") from error
+        return cls(folded, make_optimizer(groups, recipe), setups, recipes, engine, total, trained)
 
     def each(self, batches: Sequence[Batch]) -> Tensor:
         """The logits of each model on its own batch: models x rows x outputs."""
-        inputs = _joined(batches, [setup.train for setup in self.setups])
-        return self._run(inputs, 0)
+        logits: Tensor = self.model(**_joined(batches, [setup.train for setup in self.setups]))
+        return logits
 
     def same(self, batch: Batch) -> Tensor:
-        """The logits of each model on one batch."""
-        return self._run(dict(batch.inputs), None)
+        """The logits of all models on one batch."""
+        logits: Tensor = self.model(**_repeated(batch, len(self.setups)))
+        return logits
 
-    def _run(self, inputs: dict[str, Tensor], dimension: int | None) -> Tensor:
-        mask = inputs["attention_mask"]
-        inputs["added"] = (
-            torch.zeros(mask.shape, device=mask.device)
-            .masked_fill_(mask == 0, torch.finfo(torch.float32).min)[..., None, None, :]
-            .expand(*mask.shape[:-1], 1, mask.shape[-1], mask.shape[-1])
-        )
 
-        def one(parameters: Any, buffers: Any, given: Any) -> Tensor:
-            found: Tensor = functional_call(self.called, (parameters, buffers), kwargs=given)
-            return found
+@torch.no_grad()
+def _check(folded: Folded, models: Sequence[nn.Module], examples: Examples, engine: Engine) -> None:
+    """Refuse a folded model whose answers are not those of its models.
 
-        run = torch.vmap(one, in_dims=(0, 0, dimension))
-        made: Tensor = run(self.parameters, self.buffers, inputs)
-        return made
+    Batches of one and of two rows: what is no batch cannot have the length of both.
+    """
+    for count in (1, 2):
+        batch = examples.batch(np.arange(min(count, len(examples)))).to(engine.device)
+        ours = folded(**_repeated(batch, len(models)))
+        theirs = torch.stack([model.eval()(**batch.inputs).logits for model in models])
+        if not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-4):
+            raise Unfoldable("together they answer otherwise than alone")
+
+
+def _repeated(batch: Batch, models: int) -> dict[str, Tensor]:
+    """The inputs of one batch for each of the models."""
+    return {name: tensor.repeat(models, 1) for name, tensor in batch.inputs.items()}
 
 
 def _joined(batches: Sequence[Batch], examples: Sequence[Examples]) -> dict[str, Tensor]:
@@ -274,7 +236,7 @@ def _joined(batches: Sequence[Batch], examples: Sequence[Examples]) -> dict[str,
             if missing := rows - len(tensor):  # rows that no loss is asked of
                 tensor = torch.cat([tensor, tensor[:1].expand(missing, -1)])
             parts.append(tensor)
-        found[name] = torch.stack(parts)
+        found[name] = torch.cat(parts)
     return found
 
 
@@ -332,7 +294,7 @@ def _update(
         ]
     )
     losses.sum().backward()  # no weight has a part in two of them
-    trained = [p for p in stack.parameters.values() if p.grad is not None]
+    trained = [p for p in stack.model.parameters() if p.grad is not None]
     norms = torch.stack([p.grad.flatten(1).norm(dim=1) for p in trained]).norm(dim=0)  # type: ignore[union-attr]
     if recipe.clip is not None:
         factor = torch.clamp(recipe.clip / (norms + 1e-6), max=1.0)
@@ -352,12 +314,12 @@ def _update(
 def _evaluate(stack: _Stack, runs: Sequence[_Run], step: int, epoch: float) -> None:
     """Score all models on all validation splits; weights are kept of none."""
     recipe = stack.recipes[0]
-    stack.called.eval()
+    stack.model.eval()
     found: list[dict[str, Evaluation]] = [{} for _ in runs]
     for name, examples in stack.setups[0].validation.items():
         for own, evaluation in zip(found, _score(stack, examples), strict=True):
             own[name] = evaluation
-    stack.called.train()
+    stack.model.train()
     first = next(iter(stack.setups[0].validation))
     metric = stack.setups[0].train.split.task.metrics[0]
     for run, own in zip(runs, found, strict=True):
