@@ -158,7 +158,13 @@ def text_of(batch: dict[str, Tensor]) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("name", "readout", "drop", "error", "message"),
     [
-        ("roberta", readouts.task_metrics(GRADES, [1.0, 2.0]), (), DataError, "needs 1"),
+        (
+            "roberta",
+            readouts.task_metrics(GRADES, [1.0, 2.0]),
+            (),
+            DataError,
+            "gives 1 number a row",
+        ),
         ("roberta", readouts.task_metrics(TASK, [0, 1]), ("indices",), DataError, "indices"),
         ("roberta", readouts.token_accuracy(), (), StackError, "no language-model head"),
         ("bert", readouts.masked_lm(), (), DataError, "labels"),

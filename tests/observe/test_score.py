@@ -220,7 +220,7 @@ def test_layers_that_cannot_be_left_out_are_said_so() -> None:
     assert result.layers[1]["loss_increase"] is not None
     assert any("layer 0 cannot be left out" in note for note in result.notes)
     assert result.blocks[0, 5]["loss_increase"] is None  # no layer would be left
-    with pytest.raises(PlanError, match=r"not known of \[0\]"):
+    with pytest.raises(PlanError, match="5 of 5 layers cannot go"):
         plan_from(result, "loss_increase", count=5)
     assert 0 not in plan_from(result, "loss_increase", count=4).gone
     assert 0 not in plan_from(result, "loss_increase", below=1e9).gone
@@ -331,10 +331,18 @@ def test_plans_that_scores_cannot_give() -> None:
         plan_from(result, "cls_cosine")
     with pytest.raises(DataError, match="'taylor' was not measured"):
         plan_from(result, "taylor", count=1)
-    with pytest.raises(DataError, match="Measured blocks have 1 layers"):
+    with pytest.raises(PlanError, match="2 of 2 layers cannot go"):
         plan_from(result, "cls_cosine", block=2)
     with pytest.raises(PlanError, match="2 of 2 layers cannot go"):
         plan_from(result, "cls_cosine", count=2)
+
+
+def test_what_a_measure_does_not_know_is_not_chosen_by_it() -> None:
+    result = result_of(loss_increase=[None, None, 0.1])
+    with pytest.raises(PlanError, match=r"not known of \[0, 1\]"):
+        plan_from(result, "loss_increase", count=2)
+    with pytest.raises(DataError, match="Measured blocks have 1 layers"):
+        plan_from(result, "loss_increase", block=2)
 
 
 def test_the_best_block_is_contiguous_and_by_its_own_measure() -> None:

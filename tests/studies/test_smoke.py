@@ -15,9 +15,10 @@ from restack.studies.known import FINDINGS, definition
 from restack.sweep.executor import Ended, Event
 from restack.sweep.store import Store
 from restack.sweep.work import Job, perform
-from tools.tiny import VOCABULARY, tokenizer
+from tests.observe.reviews import BAD, GOOD, OTHER
+from tests.tune import tiny
 
-WORDS = VOCABULARY[5:]
+WORDS = (*GOOD, *BAD, *OTHER[:12])
 
 
 class Here:
@@ -46,25 +47,26 @@ class Here:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with models and data: sentences about cats are positive."""
+    """A directory with models and data: sentences with one of two words are positive."""
     import torch
     from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM
 
     where = tmp_path_factory.mktemp("study")
     torch.manual_seed(0)
+    tokenizer = tiny.tokenizer()
     sizes = {
-        "vocab_size": len(VOCABULARY),
+        "vocab_size": len(tokenizer),
         "hidden_size": 16,
         "num_hidden_layers": 4,
         "num_attention_heads": 2,
         "intermediate_size": 32,
-        "max_position_embeddings": 64,
+        "max_position_embeddings": 128,
     }
     BertForMaskedLM(BertConfig(**sizes)).save_pretrained(where / "bert")
     llama = LlamaConfig(**sizes, num_key_value_heads=2, pad_token_id=0)
     LlamaForCausalLM(llama).save_pretrained(where / "llama")
     for name in ("bert", "llama"):
-        tokenizer().save_pretrained(where / name)
+        tokenizer.save_pretrained(where / name)
     draw = random.Random(0)
     for task in ("sst2", "sst2_sentence"):
         for split, count in (("train", 240), ("validation", 48)):
@@ -75,7 +77,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 writer.writerow(["sentence", "label"])
                 for _ in range(count):
                     words = [draw.choice(WORDS) for _ in range(draw.randint(3, 9))]
-                    writer.writerow([" ".join(words), int("cat" in words or "dog" in words)])
+                    writer.writerow([" ".join(words), int(GOOD[0] in words or GOOD[1] in words)])
     return where
 
 
@@ -120,7 +122,10 @@ def keys(found: Findings) -> set[str]:
 
 def test_duplicate(redo: Callable[[str, str], Findings]) -> None:
     found = redo("duplicate", "bert")
-    assert keys(found) == {"lens", "untrained", "depths", "rules", "ensembles", "table-depths"}
+    assert keys(found) == {
+        *("lens", "untrained", "depths", "rules", "ensembles"),
+        *("table-lens", "table-depths"),
+    }
     lens = next(figure for figure in found.figures if figure.key == "lens")
     assert {series.name for series in lens.series} == {"pretrained", "fine-tuned"}
     assert [point.x for point in lens.series[0].points] == [0, 1, 2, 3, 4]

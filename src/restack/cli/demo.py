@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -217,7 +217,7 @@ class Tour:
             )
 
     def _rows(self, part: str | None = None) -> list[Row]:
-        filters = {} if part is None else {"part": part}
+        filters: dict[str, Any] = {} if part is None else {"part": part}
         return self.store.rows(key=self.keys, **filters)
 
     def _findings(self) -> Findings:

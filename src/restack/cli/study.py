@@ -262,7 +262,7 @@ def _executor(name: str, address: str | None, workers: int | None) -> Executor |
         return None
     from restack.sweep.ray_pool import RayPool, Resources
 
-    return RayPool(address, workers, Resources())
+    return RayPool(address, workers or 0, Resources())
 
 
 def _run(

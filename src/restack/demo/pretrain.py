@@ -77,7 +77,7 @@ def build(kind: Kind, seed: int, tied: bool) -> PreTrainedModel:
     }
     torch.manual_seed(seed)
     if kind == "mlm":
-        none = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        none: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
         return BertForMaskedLM(BertConfig(intermediate_size=4 * WIDTH, **none, **common))
     return LlamaForCausalLM(
         LlamaConfig(
@@ -118,11 +118,17 @@ def _lesson(
     return Lesson(batch, asked.to(device), labels[asked].to(device))
 
 
+def _logits(model: PreTrainedModel, lesson: Lesson) -> Tensor:
+    """The head reads only the places that are asked for, a fifth of all."""
+    states = model.base_model(**lesson.inputs).last_hidden_state[lesson.asked]
+    head: Any = model.cls if hasattr(model, "cls") else model.lm_head
+    logits: Tensor = head(states)
+    return logits
+
+
 def _loss(model: PreTrainedModel, lesson: Lesson, device: torch.device) -> Tensor:
     with torch.autocast(device.type, torch.bfloat16):
-        # the head reads only the places that are asked for, a fifth of all
-        states = model.base_model(**lesson.inputs).last_hidden_state[lesson.asked]
-        logits = model.cls(states) if hasattr(model, "cls") else model.lm_head(states)
+        logits = _logits(model, lesson)
     return cross_entropy(logits.float(), lesson.answers)
 
 
@@ -167,8 +173,7 @@ def examine(
         np.argsort(tokens.lengths, kind="stable"), max(1, len(tokens) // 64)
     ):
         lesson = _lesson(tokens, rows, masking, device)
-        states = model.base_model(**lesson.inputs).last_hidden_state[lesson.asked]
-        logits = model.cls(states) if hasattr(model, "cls") else model.lm_head(states)
+        logits = _logits(model, lesson)
         loss += float(cross_entropy(logits, lesson.answers, reduction="sum"))
         right += float((logits.argmax(-1) == lesson.answers).sum())
         count += len(lesson.answers)
@@ -183,13 +188,14 @@ def pretrain(how: Schooling, device: str, say: Any) -> tuple[PreTrainedModel, An
     masking = None
     if how.kind == "mlm":
         masking = Masking(how.mask, tokenizer.mask_token_id, SIZE, how.seed)
-    model = build(how.kind, how.seed, how.tied).to(place)
+    model = build(how.kind, how.seed, how.tied)
+    model.to(place)  # type: ignore[arg-type]
     begin, curve = time.monotonic(), []
     for step, loss in teach(model, tokens, masking, how, place):
         curve.append([step, round(loss, 4)])
         say(f"step {step} of {how.steps}, loss {loss:.3f}, {time.monotonic() - begin:.0f} s")
     seconds = time.monotonic() - begin
-    model = model.to("cpu").half().float()  # what is measured is what is saved
+    model.to("cpu").half().float()  # type: ignore[arg-type]  # what is measured is what is saved
     held_out = examine(model, lessons(tokenizer, 1000, "validation"), masking, torch.device("cpu"))
     record = {
         "schooling": asdict(how),

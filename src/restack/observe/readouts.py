@@ -120,15 +120,16 @@ def _tokens(leaf: Leaf, where: Tensor, targets: Tensor, *, loss: bool = True) ->
     """Sums over the chosen tokens. The logits are never there for all of them at once."""
     wanted = targets[where]
     right = torch.zeros((), dtype=torch.int64, device=leaf.model.device)
-    total = torch.zeros((), dtype=torch.float64, device=leaf.model.device)
+    total = 0.0  # not on the device: Apple's GPUs have no double precision
     if len(wanted):
         wanted = wanted.to(leaf.model.device)
         for part, logits in leaf.logits(where):
             right += (logits.argmax(-1) == wanted[part]).sum()
             if loss:
-                total += functional.cross_entropy(logits.float(), wanted[part], reduction="sum")
+                lost = functional.cross_entropy(logits.float(), wanted[part], reduction="sum")
+                total += lost.item()
     sums: Sums = {"tokens": len(wanted), "right": int(right)}
-    return sums | {"loss": float(total)} if loss else sums
+    return sums | {"loss": total} if loss else sums
 
 
 def _token_means(sums: Sums) -> dict[str, Any]:
@@ -170,8 +171,9 @@ def task_logits(task: Task, output: Any) -> Tensor:
     if shape != [task.outputs]:
         found = "no answer" if shape is None else f"{' x '.join(map(str, shape))} numbers"
         raise DataError(
-            f"{task.name} needs a head that gives {task.outputs} numbers a row; what the model "
-            f"returns ({type(output).__name__}) has {found}",
+            f"{task.name} needs a head that gives {task.outputs} "
+            f"number{'s' * (task.outputs > 1)} a row; what the model returns "
+            f"({type(output).__name__}) has {found}",
             hint="give a model that was fine-tuned on this task; measures of states alone "
             "(cls_cosine, block_influence, ...) need no head",
         )

@@ -59,6 +59,8 @@ def better_along(
     number, not seen more harm at every number or on average of the logarithms no less.
     """
     pairs = list(zip(mine, other, strict=True))[start:]
+    if not pairs:
+        return Decision("undecided", f"{what}: too few layers were removed to tell")
     wins = sum(a < b for a, b in pairs)
     gap = statistics.fmean(a - b for a, b in pairs)
     said = f"{what}: less harm at {wins} of {len(pairs)} numbers of layers, on average {gap:+.3f}"

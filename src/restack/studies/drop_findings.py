@@ -450,11 +450,12 @@ def _distilled(view: View) -> Table | None:
     if not rows:
         return None
     paper = {(score.model, score.task): score.value for score in drop_comparable()}
-    for task, depth in dict.fromkeys((row[0], row[1]) for row in rows):
-        pair = (f"{beside(view)}-{depth}", task), ("DistilBERT", task)
-        if all(place in paper for place in pair):
-            ours, other = (Number(paper[place], published=True) for place in pair)
-            rows.append((task, depth, ours, "DistilBERT (paper)", other))
+    for task, depth in dict.fromkeys((str(row[0]), row[1]) for row in rows):
+        score = paper.get((f"{beside(view)}-{depth}", task))
+        distilled = paper.get(("DistilBERT", task))
+        if score is not None and distilled is not None:
+            both = (Number(score, published=True), Number(distilled, published=True))
+            rows.append((task, depth, both[0], "DistilBERT (paper)", both[1]))
     return Table(
         "table-distilled",
         f"{view.subject} without its top layers beside models of the same depth",

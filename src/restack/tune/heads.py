@@ -210,6 +210,7 @@ def _load(
                 hint="Give the directory of a model saved by transformers, or a Hub name.",
             ) from error
     if given is not None:
+        model.config.name_or_path = given.config.name_or_path  # of no source it would be "None"
         _tie_as(given, model)
     missing = {*said["missing_keys"], *(entry[0] for entry in said["mismatched_keys"])}
     _check_body(model, missing, str(source or config.name_or_path or config.model_type))

@@ -43,7 +43,7 @@ def put_back(
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
     if hasattr(wrapped, "reshard"):  # FSDP 2 leaves the outermost weights whole after a forward
-        wrapped.reshard()
+        wrapped.reshard()  # type: ignore[operator]
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     set_model_state_dict(wrapped, dict(weights), options=options)
 

@@ -94,7 +94,7 @@ def adjectives(dice: Dice, kind: str) -> tuple[str, ...]:
     """None, one or two, in the order that they have."""
     if kind == "person":
         return (dice.pick((*w.MOODS, *w.TALL)),) if dice.chance(0.3) else ()
-    found = (dice.pick(w.SIZES),) if dice.chance(0.25) else ()
+    found: tuple[str, ...] = (dice.pick(w.SIZES),) if dice.chance(0.25) else ()
     if dice.chance(0.3):
         found += (dice.pick(w.MOODS if kind == "animal" else w.COLOURS),)
     return found
@@ -112,16 +112,16 @@ def determined(dice: Dice, number: Number, rest: Sequence[str]) -> tuple[str, ..
 def phrase(
     dice: Dice,
     kinds: Sequence[str] = LIVING,
-    number: Number | None = None,
+    wanted: Number | None = None,
     *,
     depth: int = 1,
     names: float = 0.3,
 ) -> Phrase:
     """A noun phrase; `depth` is how deep others may be nested in it."""
-    if number != "many" and "person" in kinds and dice.chance(names):
+    if wanted != "many" and "person" in kinds and dice.chance(names):
         person = dice.often(w.NAMES)
         return Phrase((person.name,), "one", person)
-    number = number or dice.pick(("one", "many"))
+    number = dice.pick(w.NUMBERS) if wanted is None else wanted
     head = noun(dice, kinds)
     bare = determined(dice, number, (*adjectives(dice, head.kind), head.form(number)))
     made = Phrase(bare, number, head)

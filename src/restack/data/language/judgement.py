@@ -76,7 +76,7 @@ def _polarity(dice: Dice, right: bool) -> Words:
 
 def _counting(dice: Dice, right: bool) -> Words:
     """Determiner and noun agree in number."""
-    made, number = clause(dice, depth=0), dice.pick(("one", "many"))
+    made, number = clause(dice, depth=0), dice.pick(w.NUMBERS)
     head = noun(dice, LIVING)
     one = ("this", "that", "every", "a")
     many = ("these", "those", "many", "few", *w.NUMERALS[2:9])

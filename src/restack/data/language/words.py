@@ -9,6 +9,7 @@ from typing import Literal
 from restack.data.language.dice import Dice
 
 Number = Literal["one", "many"]
+NUMBERS: tuple[Number, ...] = ("one", "many")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,8 @@ def _verbs(words: str, *takes: str) -> tuple[Verb, ...]:
 
 def _invented(seed: str, count: int, endings: Sequence[str], taken: set[str]) -> list[str]:
     """New words of two or three syllables."""
-    dice, found = Dice("words", seed), []
+    dice = Dice("words", seed)
+    found: list[str] = []
     starts = [
         "b",
         "d",

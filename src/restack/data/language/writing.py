@@ -28,7 +28,8 @@ def place(words: Sequence[str], first: int, count: int) -> tuple[int, str]:
 
 
 def _pieces(words: Sequence[str]) -> list[str]:
-    pieces, begins = [], True
+    pieces: list[str] = []
+    begins = True
     for word in words:
         space = "" if word in _NO_SPACE or not pieces else " "
         shown = word.capitalize() if begins or word in PROPER else word
