@@ -88,6 +88,10 @@ def test_trials_and_their_filters(done: Path, command: Command) -> None:
     rows = command("trials", done, "--where", "half=1", "--where", "seed=1,2,3", "--json").json
     assert [row["trial"]["seed"] for row in rows] == [1, 3]
     assert command("trials", done, "--where", "half=one", "--json").json == []
+    wrong = command("trials", done, "--where", "hlaf=1")
+    assert wrong.code == 2
+    assert "trials have no 'hlaf'" in wrong.err
+    assert "seed, half." in wrong.err
     one = command("trials", done, "--key", rows[0]["key"][:8]).json
     assert [point["step"] for point in one["curve"]] == [1, 2, 3, 4, 5]
     assert one["history"][0]["outcome"] == "done"
@@ -115,6 +119,7 @@ def test_gc(tmp_path: Path, command: Command) -> None:
     (store / "trials" / "stray").mkdir()
     (store / "trials" / "stray" / "file").write_bytes(b"x" * 2048)
     said = command("gc", store, "--dry-run")
+    assert "1 leftovers" in said.out  # workers that said nothing left no log
     assert "would be removed" in said.out
     assert (store / "trials" / "stray").exists()
     assert command("gc", store, "--json").json["bytes"] >= 2048

@@ -167,6 +167,7 @@ def test_a_python_file(place: Path, tmp_path: Path) -> None:
         ("trials = 3", "no list of trials"),
         ("x = 3", "makes no list"),
         ("x =", "SyntaxError"),
+        ("\n\ntrials = [][0]", "sweep.py, line 3: IndexError"),
     ):
         file.write_text(text)
         with pytest.raises(DefinitionError, match=said):

@@ -18,6 +18,17 @@ ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
+def test_why_nothing_came_back_is_said_in_one_line() -> None:
+    from restack.sweep.ray_pool import _loss
+    from restack.sweep.work import Job
+
+    trace = "ray::_carry_out() (pid=7, ip=10.0.0.2)\n  At least one\nImportError: No restack here\n"
+    error = ray.exceptions.RayTaskError("_carry_out", trace, ImportError("No restack here"))
+    died = _loss(ray, Job(()), error)
+    assert died.reason == "its node could not run it: ImportError: No restack here"
+    assert died.blamed
+
+
 def test_a_cluster_that_loses_a_node_gives_what_one_machine_gives(tmp_path: Path) -> None:
     from ray.cluster_utils import Cluster
 

@@ -14,6 +14,7 @@ import pytest
 from restack.errors import RestackError
 from restack.sweep.opening import StoreError
 from restack.sweep.run import run
+from restack.sweep.status import status
 from restack.sweep.store import Store
 from restack.sweep.trial import Model, Trial
 from tests.sweep.small import HERE, trials
@@ -130,6 +131,24 @@ def test_stopped_trials_go_on_from_where_they_were(tmp_path: Path) -> None:
         assert all(len(row.curve) == 12 and row.attempts == 2 for row in store.rows())
 
 
+def test_a_clock_that_is_set_back_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    years = iter(range(2040, 1990, -1))  # later is earlier
+    monkeypatch.setattr("restack.sweep.store.now", lambda: f"{next(years)}-01-01T00:00:00+00:00")
+    monkeypatch.setattr(time, "time", lambda: float(next(years)))
+    run(trials(2), tmp_path, workers=1)
+    assert run(trials(4), tmp_path, workers=1).ran == 2
+    with Store.open(tmp_path, write=True) as store:
+        last = store.begin_session(3, "local")
+        store.begin(trials(5)[0].key)
+        driver = store.driver()
+        assert driver is not None
+        assert (driver["session"], driver["workers"]) == (last, 3)  # the latest, by no clock
+        assert [row.trial.seed for row in store.rows()] == [0, 1, 2, 3]
+        assert status(store).seconds_left == 0
+
+
 def test_a_second_driver_says_so_and_readers_do_not_mind(tmp_path: Path) -> None:
     with Store.open(tmp_path, write=True) as writer:
         with pytest.raises(RestackError, match=f"is being written by process {os.getpid()}"):
@@ -163,6 +182,7 @@ def test_workers_end_with_a_killed_driver(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
         assert store.driver() is None
         assert store.counts()["running"] == 2  # as they were left; the next driver sees to it
+        assert status(store).counts == {"pending": 2, "running": 0, "done": 0, "failed": 0}
     assert run(trials(1), tmp_path, workers=1).done == 1
 
 

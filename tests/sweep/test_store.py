@@ -240,6 +240,17 @@ def test_a_copy_is_whole_and_read_where_nothing_can_be_written(
     by_hand.chmod(0o700)
 
 
+def test_the_file_alone_opens_even_when_copied_from_under_a_driver(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store", write=True) as store:
+        store.add([trial(0)])
+        shutil.copy(store.directory / FILE, tmp_path / "early.sqlite")
+    shutil.copy(store.directory / FILE, tmp_path / "later.sqlite")
+    with Store.open(tmp_path / "early.sqlite") as copy:
+        assert copy.rows() == []  # what had been entered was in the other file
+    with Store.open(tmp_path / "later.sqlite") as copy:
+        assert len(copy.rows()) == 1
+
+
 def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RestackError, match="there is no store"):
         Store.open(tmp_path)

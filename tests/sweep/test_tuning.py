@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from restack.errors import RestackError
 from restack.sweep.definition import define
 from restack.sweep.kinds import Context
 from restack.sweep.run import run
@@ -101,14 +103,35 @@ def test_seeds_trained_together_are_those_trained_alone(
     assert alone[0].metrics != alone[1].metrics
 
 
-def test_dropout_is_trained_alone_so_a_job_falls_back(tmp_path: Path) -> None:
-    seeds = sweep(tmp_path, 2, dropout=0.1)
+def test_seeds_with_dropout_part_ways_and_that_is_said_once(tmp_path: Path) -> None:
+    seeds = sweep(tmp_path, 2, dropout=0.1, plans=["drop:top={0,1}"])
     with pytest.raises(Unstackable, match=r"dropout_prob is 0\.1"):
-        tune_together([Context(t, _made(tmp_path / f"b{t.seed}")) for t in seeds])
-    job = Job(tuple(Part(trial, tmp_path / f"c{trial.seed}") for trial in seeds))
-    alone = [tune(Context(t, _made(tmp_path / f"a{t.seed}"))) for t in seeds]
-    outcomes = perform(job)
-    assert [o.result.metrics for o in outcomes] == [one.metrics for one in alone]
+        tune_together([Context(t, _made(tmp_path / f"b{t.seed}")) for t in seeds[::2]])
+    alone = [tune(Context(t, _made(tmp_path / f"a{t.key}"))) for t in seeds]
+    said: list[str] = []
+    told = lambda now: said.append(now.news)  # noqa: E731
+    summary = run(seeds, tmp_path / "store", workers=1, together=2, progress=told)
+    assert summary.done == 4
+    assert [news.partition(":")[0] for news in said if news] == [
+        "seeds run one by one, not together"
+    ]
+    with Store.open(tmp_path / "store") as store:
+        rows = [store.rows(key=trial.key)[0] for trial in seeds]
+        assert [row.metrics for row in rows] == [one.metrics for one in alone]
+        assert [row.attempts for row in rows] == [1] * 4
+
+
+def test_a_model_or_data_that_changed_since_is_not_taken_for_the_other(tmp_path: Path) -> None:
+    trial = sweep(tmp_path, 1)[0]
+    lines = (tmp_path / "reviews" / "train.jsonl").read_text()
+    (tmp_path / "reviews" / "train.jsonl").write_text(lines.rpartition("\n")[0])
+    with pytest.raises(RestackError, match="reviews has other examples than this trial is of"):
+        tune(Context(trial, _made(tmp_path / "data")))
+    (tmp_path / "reviews" / "train.jsonl").write_text(lines)
+    shutil.rmtree(tmp_path / "model")
+    make_model(tmp_path / "model", hidden=16)
+    with pytest.raises(RestackError, match="is not the model that this trial is of"):
+        tune(Context(trial, _made(tmp_path / "model-work")))
 
 
 def test_a_job_of_several_trials_gives_each_its_files_and_its_share_of_the_time(

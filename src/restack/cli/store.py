@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from restack.sweep.rows import Row
     from restack.sweep.status import Status
+    from restack.sweep.store import Store
 
 StoreArgument = Annotated[
     Path, typer.Argument(metavar="STORE", help="The directory of a store, or a copied store file.")
@@ -122,6 +124,8 @@ def trials(
         if status is not None:
             filters["status"] = status
         rows = opened.rows(once=True, **filters)
+        if not rows:
+            _check_names(opened, filters)
         if json:
             output.as_json([row.to_json() for row in rows])
         elif csv is not None:
@@ -149,6 +153,18 @@ def _filters(where: list[str]) -> dict[str, Any]:
                 continue
         found[name] = options
     return found
+
+
+def _check_names(store: Store, names: Iterable[str]) -> None:
+    """Nothing was found: refuse names that no trial could be found by."""
+    from restack.sweep.rows import FIELDS
+
+    known = [*FIELDS, *sorted({name for row in store.rows() for name in row.labels})]
+    if unknown := [name for name in names if name not in known]:
+        raise RestackError(
+            f"trials have no {unknown[0]!r}",
+            hint=f"Known: {', '.join(dict.fromkeys(known))}.",
+        )
 
 
 def _all_about(row: Row) -> dict[str, Any]:

@@ -14,11 +14,17 @@ from pathlib import Path
 from restack.anatomy.checkpoint import Checkpoint, fetch_checkpoint, open_checkpoint
 from restack.data.cache import cache_root
 from restack.errors import RestackError
+from restack.sweep.identify import check_model
 from restack.sweep.trial import Model
 
 
 def base_of(model: Model) -> str:
-    """A directory to load a model from, with weights in float32 where that can be."""
+    """A directory to load a model from, with weights in float32 where that can be.
+
+    Refuses a model that is not the one its trial was defined for: on another machine the same place
+    may hold something else.
+    """
+    check_model(model)
     return _base(model.location, model.revision, model.fingerprint)
 
 

@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 from restack.errors import PlanError, RestackError
@@ -66,7 +67,9 @@ def _of_python(place: Path) -> Sweep:
     except (OSError, RestackError):
         raise
     except Exception as error:
-        raise DefinitionError(f"{place} ended with {type(error).__name__}: {error}") from error
+        lines = [f.lineno for f in extract_tb(error.__traceback__) if f.filename == str(place)]
+        where = f"{place}, line {lines[-1]}" if lines else str(place)
+        raise DefinitionError(f"{where}: {type(error).__name__}: {error}") from error
     trials, searches = made.get("trials", ()), made.get("searches", ())
     for name, found, kind in (("trials", trials, Trial), ("searches", searches, Search)):
         if not isinstance(found, Sequence) or not all(isinstance(one, kind) for one in found):

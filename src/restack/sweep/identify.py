@@ -18,8 +18,10 @@ from restack.data import cache as data_cache
 from restack.data.glue import get_task
 from restack.data.splits import Split, load_split, subsample
 from restack.data.tasks import Task
-from restack.errors import DataError
+from restack.errors import DataError, RestackError
 from restack.sweep.trial import Data, Model, Trial
+
+_MOVED = "It was changed since the sweep was read, or differs on the machine that runs the trial."
 
 
 def identify_model(model: Model) -> Model:
@@ -30,6 +32,15 @@ def identify_model(model: Model) -> Model:
     if fingerprint is None:
         return replace(model, revision=commit)
     return replace(model, fingerprint=fingerprint)
+
+
+def check_model(model: Model) -> None:
+    """Refuse what lies at the place of a model if its content is not the model's."""
+    if model.fingerprint is None:
+        return
+    found = identify_model(replace(model, fingerprint=None)).fingerprint
+    if found != model.fingerprint:
+        raise RestackError(f"{model.location} is not the model that this trial is of", hint=_MOVED)
 
 
 def depth_of(model: Model) -> int:
@@ -60,14 +71,22 @@ def task_of(task: str, data: Data | None) -> Task:
 
 
 def splits_of(task: str, data: Data) -> tuple[Split | None, dict[str, Split]]:
-    """The training split, drawn as `data` says, and the validation splits by name."""
+    """The training split, drawn as `data` says, and the validation splits by name.
+
+    Refuses examples that are not those that a trial was defined for.
+    """
+    if data.fingerprint is not None:
+        found = identify_data(task, replace(data, fingerprint=None)).fingerprint
+        if found != data.fingerprint:
+            where = (data.own or {}).get("path") or data.source or "the Hub"
+            raise DataError(f"{where} has other examples than this trial is of", hint=_MOVED)
     train = None
     if data.train is not None:
         train = _split(task, data, data.train)
         if data.size is not None and data.size < len(train):
             train = subsample(train, data.size, data.subsample or 0)
-    found = [_split(task, data, name, data.limit) for name in data.validation]
-    return train, {split.name: split for split in found}
+    scored = [_split(task, data, name, data.limit) for name in data.validation]
+    return train, {split.name: split for split in scored}
 
 
 def identify(trials: Iterable[Trial]) -> list[Trial]:

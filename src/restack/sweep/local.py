@@ -89,6 +89,9 @@ class LocalPool:
         self._closing = True
         for worker in self._all:
             _kill(worker)
+            with suppress(OSError):
+                if not worker.log.stat().st_size:  # libraries had nothing to say
+                    worker.log.unlink()
         self._all.clear()
 
     def pids(self) -> list[int]:

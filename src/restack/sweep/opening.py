@@ -30,7 +30,9 @@ def open_to_write(file: Path) -> sqlite3.Connection:
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = FULL")
             db.execute("PRAGMA wal_autocheckpoint = 0")
-            schema.migrate(db, str(file))
+            if schema.migrate(db, str(file)):
+                # now, before anything runs, so that even a copy of this file alone has its tables
+                db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except BaseException as error:
             db.close()
             if isinstance(error, sqlite3.DatabaseError) and not isinstance(

@@ -24,7 +24,7 @@ from typing import Any
 from restack.errors import RestackError
 from restack.sweep.executor import Died, Ended, Event
 from restack.sweep.local import worker_environment
-from restack.sweep.work import KEPT, Job, Outcome, Part, files_in, perform, sync_file
+from restack.sweep.work import KEPT, Job, Outcome, Part, perform, synced
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,9 @@ def _loss(ray: Any, job: Job, error: Exception) -> Died:
         return Died(job.keys, f"its node was lost ({first})", blamed=False)
     if isinstance(error, kinds.WorkerCrashedError):
         return Died(job.keys, f"its worker died ({first})", blamed=not _dead_node(ray))
-    return Died(job.keys, f"{type(error).__name__}: {first}")
+    # what a task raised comes with the whole of its traceback; the last line says what it was
+    said = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+    return Died(job.keys, f"its node could not run it: {said.strip()}")
 
 
 def _dead_node(ray: Any) -> bool:
@@ -248,7 +250,7 @@ def _carry_out(
     """On a node: one job, in directories of its own; what was kept comes back as bytes."""
     import ray
 
-    root = Path(shared) if shared else Path(tempfile.gettempdir()) / "restack-trials"
+    root = Path(shared) if shared else Path(tempfile.gettempdir()) / f"restack-trials-{os.getuid()}"
     parts: list[Part] = []
     given = tempfile.mkdtemp(prefix="restack-inputs-")
     try:
@@ -287,5 +289,4 @@ def unpacked(content: bytes, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     with tarfile.open(fileobj=io.BytesIO(content)) as tar:
         tar.extractall(directory, filter="data")
-    for path in files_in(directory):
-        sync_file(path)
+    synced(directory)

@@ -11,6 +11,8 @@ from restack.errors import RestackError
 from restack.sweep.trial import Trial
 
 STATUSES = ("pending", "running", "done", "failed")
+FIELDS = ("status", "key", "kind", "model", "plan", "task", "size", "subsample", "seed")
+"""What rows are filtered by, beside labels."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,6 +144,8 @@ class _Driver:
     parts: dict[str, float] = field(default_factory=dict)
     peaks: dict[Any, int] = field(default_factory=dict)
     configurations: dict[str, str | None] = field(default_factory=dict)
+    apart: dict[str, str] = field(default_factory=dict)
+    """Configurations whose seeds cannot be trained together, and why."""
     ran: int = 0
     corrupt: int = 0
     session: int = 0
@@ -271,10 +273,11 @@ class _Driver:
                 yield key
 
     def _configuration(self, key: str) -> str | None:
-        """What a trial has in common with others; None if it died before, since it goes alone."""
+        """What a trial has in common with others; None if it goes alone, as after a death."""
         if key not in self.configurations:
             self.configurations[key] = configuration(self.all[key])
-        return None if self.deaths[key] else self.configurations[key]
+        name = self.configurations[key]
+        return None if self.deaths[key] or name in self.apart else name
 
     def _part(self, key: str) -> Part:
         trial = self.all[key]
@@ -319,6 +322,8 @@ class _Driver:
                 shutil.rmtree(self.store.directory / WORK / key)
         elif outcome.status == "stopped":
             self._again(key, outcome.reason, place)
+        elif outcome.status == "apart":
+            self._part_ways(key, outcome.reason)
         else:
             self.store.give_back(key, self.session, outcome.reason, place=place)
             raise StoreError(
@@ -369,6 +374,14 @@ class _Driver:
         self.store.give_back(key, self.session, reason, place=place)
         self.waiting = {key: self.all[key], **self.waiting}
         self._say(f"trial {key[:10]} waits for another attempt: {reason}")
+
+    def _part_ways(self, key: str, reason: str) -> None:
+        """A trial goes alone, as will all of its configuration; other workers can take them."""
+        self.store.put_back(key)
+        self.waiting = {key: self.all[key], **self.waiting}
+        if reason not in self.apart.values():
+            self._say(f"seeds run one by one, not together: {reason}")
+        self.apart[str(self.configurations[key])] = reason
 
     def _fail(self, key: str, reason: str, place: str = "") -> None:
         self.store.fail(key, self.session, reason, place=place)

@@ -59,8 +59,11 @@ def _history(db: sqlite3.Connection) -> None:
 MIGRATIONS = (_trials, _results, _history)
 
 
-def migrate(db: sqlite3.Connection, where: str) -> None:
-    """Bring a database to the newest version, step by step, each whole or not at all."""
+def migrate(db: sqlite3.Connection, where: str) -> bool:
+    """Bring a database to the newest version, step by step, each whole or not at all.
+
+    Whether there was anything to do.
+    """
     have = version(db)
     check(have, where)
     for number, step in enumerate(MIGRATIONS[have:], start=have + 1):
@@ -72,6 +75,7 @@ def migrate(db: sqlite3.Connection, where: str) -> None:
         except BaseException:
             db.execute("ROLLBACK")
             raise
+    return have < len(MIGRATIONS)
 
 
 def version(db: sqlite3.Connection) -> int:

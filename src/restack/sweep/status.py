@@ -49,8 +49,11 @@ def status(store: Store) -> Status:
     for row in rows.values():
         if row.status == "failed":
             failures[(row.error or "").partition("\n")[0]] += 1
+    counts = store.counts()
+    if driver is None:  # what one that was killed left running waits for the next
+        counts |= {"pending": counts["pending"] + counts["running"], "running": 0}
     return Status(
-        store.counts(),
+        counts,
         driver,
         running,
         None if driver is None else _left(list(rows.values()), running, driver["workers"]),

@@ -302,6 +302,11 @@ class Store:
                 (time.monotonic(), key),
             )
 
+    def put_back(self, key: str) -> None:
+        """A trial that was given to a worker has not begun, so that it was no attempt."""
+        with self._change() as do:
+            do("UPDATE trials SET status = 'pending' WHERE key = ? AND status = 'running'", (key,))
+
     def tell(self, parts: Mapping[str, float]) -> None:
         """How far running trials are."""
         with self._change() as do:

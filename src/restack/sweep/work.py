@@ -59,8 +59,9 @@ class Outcome:
     """How a trial ended."""
 
     key: str
-    status: Literal["done", "failed", "stopped", "full"]
-    """`full`: the disk had no room, which is no fault of the trial."""
+    status: Literal["done", "failed", "stopped", "full", "apart"]
+    """`full`: the disk had no room, which is no fault of the trial. `apart`: it cannot be trained
+    together with the others of its job, and has not begun."""
     reason: str = ""
     result: Result = field(default_factory=Result)
     files: Mapping[str, tuple[str, int]] = field(default_factory=dict)
@@ -83,9 +84,7 @@ def perform(
             kept = [_finished(part) for part in job.parts]
             fresh_peak()
             if len(job.parts) > 1 and not any(kept):
-                found = _together(job, stop, tell)
-                if found is not None:
-                    return found
+                return _together(job, stop, tell)
             return [
                 before or _one(part, job.device, stop, tell)
                 for before, part in zip(kept, job.parts, strict=True)
@@ -109,10 +108,8 @@ def _one(
         return Outcome(part.trial.key, *_blame(error), seconds=time.monotonic() - begun)
 
 
-def _together(
-    job: Job, stop: Callable[[], bool], tell: Callable[[float], None]
-) -> list[Outcome] | None:
-    """All at once; None if they must run one by one."""
+def _together(job: Job, stop: Callable[[], bool], tell: Callable[[float], None]) -> list[Outcome]:
+    """All at once, or none of them if they must run one by one."""
     from restack.sweep.stacked import Unstackable, tune_together
 
     begun = time.monotonic()
@@ -124,8 +121,8 @@ def _together(
             _written(part, result, time.monotonic() - each, job.device)
             for part, result in zip(job.parts, results, strict=True)
         ]
-    except Unstackable:
-        return None
+    except Unstackable as error:
+        return [Outcome(key, "apart", str(error)) for key in job.keys]
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         return [Outcome(key, *_blame(error)) for key in job.keys]
 
@@ -140,7 +137,7 @@ def _written(part: Part, result: Result, begun: float, device: str) -> Outcome:
         place = kept / name
         place.parent.mkdir(parents=True, exist_ok=True)
         os.replace(path, place)
-    files = {str(path.relative_to(kept)): _synced(path) for path in sorted(files_in(kept))}
+    files = synced(kept)
     outcome = Outcome(
         part.trial.key,
         "done",
@@ -219,7 +216,7 @@ def _blame(error: BaseException) -> tuple[Any, str]:
             return "full", str(seen)
         seen = seen.__cause__ or seen.__context__
     if isinstance(error, Stopped | KeyboardInterrupt | SystemExit):
-        return "stopped", str(error) or type(error).__name__
+        return "stopped", str(error) or "it was stopped"
     if isinstance(error, MemoryError) or _says_out_of_memory(error):
         first = (str(error).splitlines() or [""])[0]
         return "failed", f"out of memory: {first or type(error).__name__}"
@@ -266,18 +263,19 @@ def files_in(directory: Path) -> Iterator[Path]:
     return (path for path in directory.rglob("*") if path.is_file())
 
 
-def _synced(path: Path) -> tuple[str, int]:
-    """The hash and size of a file that is on the disk."""
-    sync_file(path)
-    told = digest(path)
-    assert told is not None
-    return told
-
-
-def sync_file(path: Path) -> None:
-    """Bring a file to the disk."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+def synced(directory: Path) -> dict[str, tuple[str, int]]:
+    """Bring all that is in a directory to the disk; the hash and size of each file by its path."""
+    found = {}
+    for path in sorted(files_in(directory)):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        told = digest(path)
+        assert told is not None
+        found[str(path.relative_to(directory))] = told
+    for path in (directory, *directory.rglob("*")):
+        if path.is_dir():
+            sync_directory(path)
+    return found
 
 
 def sync_directory(directory: Path) -> None:
