@@ -41,6 +41,11 @@ def row(
     )
 
 
+def row_of(trial: Trial, payload: Any) -> Row:
+    """A trial as it was laid out, finished."""
+    return Row(trial, "done", {}, 1.0, 1, None, lambda what, key: {"payload": payload}.get(what))
+
+
 def seeds(part: str, values: Sequence[float], **labels: Any) -> list[Row]:
     """A trial for each value, seed by seed."""
     return [row(part, value, seed=seed, **labels) for seed, value in enumerate(values)]

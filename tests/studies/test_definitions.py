@@ -14,7 +14,7 @@ from restack.studies.laying import parts_of
 from restack.studies.scale import NAMES
 from restack.studies.subjects import PAPERS, Subject, distinct
 from restack.sweep.trial import Data, Model, Trial
-from tests.studies.hand import row
+from tests.studies.hand import row_of
 
 BERT = PAPERS["drop"][0]
 TINY = Subject("tiny", Model("tiny"), 4)
@@ -67,6 +67,15 @@ def test_reinit_epochs_sizes_and_settings(tamkin: list[Trial]) -> None:
     probe = next(t for t in tamkin if t.kind == "probe")
     assert (probe.settings["trials"], probe.settings["epochs"]) == (8, 40)
     assert probe.settings["pooling"] == "mean"
+
+
+@pytest.mark.parametrize("scale", NAMES)
+def test_probes_are_given_all_examples_to_draw_from(scale: str) -> None:
+    """CoLA has fewer than twice as many as a probe draws at `small`."""
+    for trial in [*reinit.definition([BERT], scale), *drop.definition([BERT], scale)]:
+        if trial.kind == "probe":
+            assert trial.data is not None
+            assert trial.data.size is None
 
 
 def test_the_nth_permutation_is_the_same_on_each_task(tamkin: list[Trial]) -> None:
@@ -151,15 +160,18 @@ def test_contribution_waits_for_its_measurement() -> None:
     cosines = [0.5] * 12
     cosines[2], cosines[4] = 0.96, 0.97
     layers = {"layers": [{"cls_cosine": value} for value in cosines]}
-    measured = row("contribution", payload=layers, study="drop", subject=BERT.name)
-    found = drop.definition([BERT], "smoke", rows=[measured])
+    (trial,) = (t for t in drop.definition([BERT], "smoke") if t.kind == "score")
+    found = drop.definition([BERT], "smoke", rows=[row_of(trial, layers)])
     chosen = [t for t in found if t.labels.get("strategy") == "contribution"]
     assert {t.plan for t in chosen} == {"0-1,3,5-11"}  # what the paper found for BERT at 0.95
     assert {t.labels["k"] for t in chosen} == {2}
-    pending = row("contribution", status="pending", study="drop", subject=BERT.name)
-    assert len(drop.definition([BERT], "smoke", rows=[measured, pending])) == len(
-        drop.definition([BERT], "smoke")
-    )
+    # of other tasks, or of other examples, it is no answer
+    for other in (
+        drop.definition([BERT], "smoke", tasks=["rte"], rows=[row_of(trial, layers)]),
+        drop.definition([BERT], "smoke", {"sst2": Data("elsewhere")}, rows=[row_of(trial, layers)]),
+        drop.definition([BERT], "smoke", tasks=["sst2", "rte"], rows=[row_of(trial, layers)]),
+    ):
+        assert "contribution" not in {t.labels.get("strategy") for t in other}
 
 
 def test_dropping_from_a_tuned_model_freezes_what_will_go(sajjad: list[Trial]) -> None:
@@ -289,21 +301,16 @@ def test_models_of_one_name_are_told_apart() -> None:
 def test_successors_wait_for_what_they_measure() -> None:
     llama = Subject("llama", Model("llama"), 4, causal=True)
     texts = Data("texts.txt")
-    first = successors.definition("shortgpt", [llama], "smoke", texts)
+    first = successors.definition("shortgpt", [llama], "small", texts)
     assert [t.kind for t in first] == ["score"]
     layers = {"layers": [{"block_influence": v} for v in (0.9, 0.1, 0.2, 0.8)]}
-    measured = row("influence", payload=layers, study="shortgpt", subject="llama")
-    second = successors.definition(
-        "shortgpt",
-        [llama],
-        "paper",
-        texts,
-        rows=[row("influence", payload=layers, study="shortgpt", subject="llama", scale="paper")],
-    )
+    measured = [row_of(first[0], layers)]
+    second = successors.definition("shortgpt", [llama], "small", texts, rows=measured)
     removed = next(t for t in second if t.labels["part"] == "removed")
     assert removed.settings["plans"][:3] == ["0-3", "0,2-3", "0,3"]  # least influence first
     assert removed.settings["read"] == "loss"
-    assert len(successors.definition("shortgpt", [llama], "smoke", texts, rows=[measured])) == 2
+    other = Data("other texts.txt")
+    assert len(successors.definition("shortgpt", [llama], "small", other, rows=measured)) == 1
 
 
 def test_every_block_is_repeated() -> None:

@@ -64,7 +64,8 @@ def study(
         typer.Option(metavar="SOURCE", help="Texts without labels: a file, or a directory."),
     ] = None,
     init: Annotated[
-        str, typer.Option(help="reinit: how fresh weights start (paper, released, standard).")
+        str,
+        typer.Option(help="reinit: how fresh weights start (paper, released, standard, family)."),
     ] = "paper",
     precision: Annotated[
         str | None, typer.Option(metavar="fp32|bf16|fp16", help="The arithmetic of training.")
@@ -165,12 +166,13 @@ def _request(
     from restack.studies.laying import examples_for
     from restack.studies.subjects import describe, distinct
     from restack.studies.successors import NAMES
-    from restack.surgery.fresh import choose
+    from restack.surgery.fresh import FAMILY, choose
     from restack.sweep.identify import identify_data, identify_model
     from restack.sweep.trial import Data
     from restack.tune.recipe import Recipe
 
-    choose(init)
+    if init != FAMILY:
+        choose(init)
     if precision is not None:
         Recipe.from_json({"precision": precision})
     if not models and scale == "paper":

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from restack.errors import PlanError
 from restack.plan import Plan, drop, drop_by_score
-from restack.studies.laying import Layout, drawn, examples_for, pool, recipe_for
+from restack.studies.laying import Layout, drawn, examples_for, recipe_for
 from restack.studies.scale import DROP, Drop, Examples, scale_of
 from restack.studies.subjects import Subject
 from restack.sweep.rows import Row
@@ -64,22 +64,17 @@ def strategies(depth: int, count: int) -> dict[str, Plan]:
     return plans
 
 
-def contributions(rows: Sequence[Row], layout: Layout, subject: Subject) -> list[float] | None:
+def contributions(rows: Sequence[Row], measured: Sequence[Trial]) -> list[float] | None:
     """How alike the class token is before and after each layer, over all tasks of the study.
 
-    None until all of them are measured.
+    None until all of the measurements are done.
     """
-    wanted = {"study": STUDY, "scale": layout.scale, "part": "contribution"}
-    found = [
-        row
-        for row in rows
-        if all(row.labels.get(k) == v for k, v in wanted.items())
-        and row.labels.get("subject") == subject.name
-    ]
-    if not found or any(row.status != "done" for row in found):
+    wanted = {trial.key for trial in measured}
+    found = {row.key: row for row in rows if row.key in wanted and row.status == "done"}
+    if len(found) < len(wanted):
         return None
     # the same for every task: the paper drops the same layers on all of them
-    columns = [[layer["cls_cosine"] for layer in row.payload["layers"]] for row in found]
+    columns = [[layer["cls_cosine"] for layer in row.payload["layers"]] for row in found.values()]
     return [statistics.fmean(values) for values in zip(*columns, strict=True)]
 
 
@@ -109,14 +104,15 @@ def _of_subject(
         for count in counts(depth)
         for name, plan in strategies(depth, count).items()
     ]
-    scores = contributions(rows, layout, subject)
+    runs = [_Runs(layout, size, subject, task) for task in tasks]
+    scores = contributions(rows, [run.contribution() for run in runs])
     if scores is not None:
         plans += [
             ("contribution", len(plan.gone), f"{threshold}", plan)
             for threshold, plan in by_contribution(scores, size.thresholds).items()
         ]
-    for task in tasks:
-        run = _Runs(layout, size, subject, task)
+    for run in runs:
+        task = run.task
         yield run.contribution()
         for name, count, threshold, plan in plans:
             labels = {"strategy": name, "k": count, "threshold": threshold}
@@ -210,7 +206,7 @@ class _Runs:
             {"trials": 3, "pooling": "cls", "size": self.examples.train},
             self.layout.labels(self.subject, "classifiers"),
             task=self.task,
-            data=pool(self.data, self.examples.train),
+            data=self.data,
             model=Model.of_trial(tuned.key, stack=stack),
         )
         yield self.layout.look(

@@ -108,11 +108,6 @@ def drawn(examples: Examples, data: Data, seed: int) -> Data:
     return replace(data, size=examples.train, subsample=seed)
 
 
-def pool(data: Data, size: int | None) -> Data:
-    """The examples that probes draw theirs from: all, or twice as many as each of them has."""
-    return data if size is None else replace(data, size=2 * size, subsample=0)
-
-
 def examples_for(tasks: Mapping[str, Examples], task: str) -> Examples:
     """How much of a task is used; of one that the scale does not name, as much as of its last."""
     return tasks.get(task) or list(tasks.values())[-1]

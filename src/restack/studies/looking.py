@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from restack.anatomy import models
 from restack.anatomy.live import quiet
 from restack.data.batches import batches
-from restack.data.splits import load_split
+from restack.data.splits import load_split, subsample
 from restack.data.texts import Text, load_texts
 from restack.data.tokens import length_limit, tokenize
 from restack.errors import RestackError
@@ -135,12 +135,16 @@ def compare(context: Context) -> Result:
 def probe(context: Context) -> Result:
     """Linear readers on each frozen layer, trained as Tamkin et al. do.
 
-    Settings: `trials`, `epochs` (40), `pooling` (mean), `size` (all examples).
+    Settings: `trials`, `epochs` (40), `pooling` (mean), `size` (all examples). With a size, each
+    trial draws so many of twice as many, so that few states are computed; of a task that has fewer
+    examples, of all of them.
     """
     settings = context.trial.settings
     train, validation = splits(context.trial)
     place = model_place(context)
     size = settings.get("size")
+    if size and 2 * size < len(train):
+        train = subsample(train, 2 * size, 0)
     begun = time.perf_counter()
     found = run_probe(
         _model(context, place, "AutoModel"),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from restack.plan import Plan, keep, permute, reinit
-from restack.studies.laying import Layout, examples_for, parts_of, pool
+from restack.studies.laying import Layout, examples_for, parts_of
 from restack.studies.scale import REINIT, Reinit, scale_of
 from restack.studies.subjects import Subject
 from restack.sweep.trial import Data, Trial
@@ -114,7 +114,7 @@ class _Runs:
             },
             self.layout.labels(self.subject, "probe"),
             task=self.task,
-            data=pool(self.data, size.probe_size),
+            data=self.data,
         )
 
     def localised(self) -> Iterator[Trial]:
@@ -154,7 +154,7 @@ class _Runs:
             "as in the paper": {"init": "paper"},
             "norms kept": {"init": "paper-keep-norms"},
             "released code": {"init": "released"},
-            "rate x 5": {"fresh_factor": 5.0},
+            "rate x 5": {"init": "paper", "fresh_factor": 5.0},
         }
         # one number of layers is enough to see a difference where few trials are made
         every = range(depth) if size.kept is None else parts_of(depth, (0, 6))

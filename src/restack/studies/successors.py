@@ -73,14 +73,10 @@ class _Lay:
             data=self.layout.texts,
         )
 
-    def found(self, rows: Sequence[Row], part: str) -> Row | None:
-        """The finished measurement of a part."""
-        wanted = self.layout.labels(self.subject, part)
-        wanted = {name: wanted[name] for name in ("study", "scale", "subject", "part")}
-        for row in rows:
-            if row.status == "done" and all(row.labels.get(k) == v for k, v in wanted.items()):
-                return row
-        return None
+
+def _done(rows: Sequence[Row], trial: Trial) -> Row | None:
+    """What has come of a measurement, once it is finished."""
+    return next((row for row in rows if row.key == trial.key and row.status == "done"), None)
 
 
 def removals(order: Sequence[int], most: int) -> list[Plan]:
@@ -105,8 +101,8 @@ def blocks_without(starts: Mapping[int, int], depth: int) -> list[Plan]:
 
 
 def _shortgpt(lay: _Lay, rows: Sequence[Row]) -> Iterator[Trial]:
-    yield lay.score("influence", ["block_influence"])
-    found = lay.found(rows, "influence")
+    yield (measured := lay.score("influence", ["block_influence"]))
+    found = _done(rows, measured)
     if found is not None:
         values = [row["block_influence"] for row in found.payload["layers"]]
         orders = {
@@ -119,8 +115,8 @@ def _shortgpt(lay: _Lay, rows: Sequence[Row]) -> Iterator[Trial]:
 
 
 def _gromov(lay: _Lay, rows: Sequence[Row]) -> Iterator[Trial]:
-    yield lay.score("angles", ["angular_distance"], range(1, lay.most + 1))
-    found = lay.found(rows, "angles")
+    yield (measured := lay.score("angles", ["angular_distance"], range(1, lay.most + 1)))
+    found = _done(rows, measured)
     if found is not None:
         best = best_blocks(found)
         plans = blocks_without(best, lay.depth)
@@ -143,9 +139,9 @@ def best_blocks(row: Row) -> dict[int, int]:
 
 def _shortened(lay: _Lay, rows: Sequence[Row]) -> Iterator[Trial]:
     alone = [drop(lay.depth, [layer]) for layer in range(lay.depth)]
-    yield lay.plans("one out", alone)
-    yield lay.score("influence", ["block_influence"])
-    one, influence = lay.found(rows, "one out"), lay.found(rows, "influence")
+    yield (without := lay.plans("one out", alone))
+    yield (score := lay.score("influence", ["block_influence"]))
+    one, influence = _done(rows, without), _done(rows, score)
     if one is not None and influence is not None:
         harm = harms(one, alone)
         values = [row["block_influence"] for row in influence.payload["layers"]]
