@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from restack.anatomy.config import get, rewrite_config, rules_applying
+from restack.anatomy.config import get, rewrite_config, rules_applying, spelled_out
 from restack.anatomy.facts import Facts
 from restack.errors import StackError
 from restack.plan import Plan
@@ -36,6 +36,27 @@ def test_the_given_config_is_left_alone() -> None:
     config = {"num_hidden_layers": 2, "layer_types": ["a", "b"]}
     rewrite(config, [1], 2)
     assert config == {"num_hidden_layers": 2, "layer_types": ["a", "b"]}
+
+
+@pytest.mark.parametrize(
+    ("given", "spelled"),
+    [
+        ({"layers": 5, "num_hidden_layers": 6}, {"layers": 6}),  # the other name wins
+        ({"num_hidden_layers": 6}, {"layers": 6}),
+        ({"layers": 5, "num_hidden_layers": None}, {"layers": 5, "num_hidden_layers": None}),
+        ({"encoder": 3}, {"encoder": 3, "layers": 3}),
+        ({"encoder": 3, "layers": None}, {"encoder": 3, "layers": 3}),
+        ({"encoder": 3, "layers": 4}, {"encoder": 3, "layers": 4}),
+        ({}, {}),
+    ],
+)
+@pytest.mark.parametrize("where", ["", "text_config."])
+def test_depths_under_other_names(where: str, given: dict, spelled: dict) -> None:
+    aliases = (("num_hidden_layers", "layers"),)
+    facts = Facts("layers", (), (f"{where}layers",), aliases=aliases, follows="encoder")
+    whole = {"text_config": given} if where else given
+    assert spelled_out(whole, [facts]) == ({"text_config": spelled} if where else spelled)
+    assert spelled_out({"text_config": 3}, [facts])["text_config"] == 3
 
 
 def test_nested_sections() -> None:

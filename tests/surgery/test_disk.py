@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from restack.anatomy.checkpoint import open_checkpoint
 from restack.anatomy.checkpoints import anatomy
 from restack.errors import RestackError, StackError
 from restack.plan import Plan
-from tests.families import FAMILIES
+from tests.families import FAMILIES, LLAMA, Family
 from tests.surgery.test_memory import CASES, logits, plans, reason
 
 # Families whose checkpoints name or pack the tensors of a layer otherwise than the model.
@@ -209,6 +210,53 @@ def test_fresh_layers_that_the_class_stores_otherwise_are_refused(tmp_path: Path
     with pytest.raises(StackError, match="so fresh weights would not fit"):
         edit(tmp_path / "in", "0-3,4@fresh", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+# What released configs of these families say besides, or instead, of the fields of today.
+OTHER_SPELLINGS = [
+    ("bart", "encoder.layers", {"num_hidden_layers": 5}, ()),  # wins over `encoder_layers`
+    ("whisper", "encoder.layers", {"num_hidden_layers": 5}, ()),
+    ("gpt2", "h", {"num_hidden_layers": 5}, ("n_layer",)),
+    ("gpt_neo", "h", {"num_hidden_layers": 6}, ()),
+    ("t5", "encoder.block", {}, ("num_decoder_layers",)),  # the encoder's depth stands for it
+    ("t5", "decoder.block", {"num_decoder_layers": None}, ()),
+]
+
+
+@pytest.mark.parametrize(("name", "stack", "added", "left_out"), OTHER_SPELLINGS)
+def test_depths_under_other_names(
+    name: str, stack: str, added: dict, left_out: tuple[str, ...], tmp_path: Path
+) -> None:
+    family = FAMILIES[name]
+    if name == "t5":
+        family = replace(family, config={**family.config, "num_decoder_layers": 5})
+    family.build().save_pretrained(tmp_path / "in")
+    file = tmp_path / "in" / "config.json"
+    config = {k: v for k, v in json.loads(file.read_text()).items() if k not in left_out}
+    file.write_text(json.dumps(config | added))
+    edit(tmp_path / "in", "drop:top=2", tmp_path / "out", Options(stack=stack))
+    on_disk = load(family.cls, tmp_path / "out")
+    source = load(family.cls, tmp_path / "in")
+    (path,) = (path for path in family.stacks if path.endswith(stack))
+    in_memory = restack(source, "drop:top=2", stack=path)
+    assert same_config(on_disk) == same_config(in_memory)
+    theirs = in_memory.state_dict()
+    assert all(torch.equal(tensor, theirs[key]) for key, tensor in on_disk.state_dict().items())
+    assert verify(tmp_path / "out", tmp_path / "in").ok
+
+
+def test_lists_that_the_class_makes_for_the_depth_at_hand(tmp_path: Path) -> None:
+    """Llama 4 has experts in every n-th layer, which its config need not list."""
+    config = {**LLAMA, "num_hidden_layers": 6, "interleave_moe_layer_step": 2}
+    config |= {"intermediate_size_mlp": 24, "num_local_experts": 2, "layer_types": None}
+    family = Family("llama4_text", "Llama4ForCausalLM", config, ("model.layers",))
+    family.build().save_pretrained(tmp_path / "in")
+    file = tmp_path / "in" / "config.json"
+    saved = json.loads(file.read_text())
+    assert saved.pop("moe_layers") == [1, 3, 5]
+    file.write_text(json.dumps(saved))
+    edit(tmp_path / "in", "1-5", tmp_path / "out")
+    assert load(family.cls, tmp_path / "out").config.moe_layers == [0, 2, 4]
 
 
 def test_extra_layers_need_a_choice(tmp_path: Path) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from restack.anatomy import atlas
-from restack.anatomy.config import Config, get, lists_of, rules_applying
+from restack.anatomy.config import Config, get, lists_of, rules_applying, spelled_out
 from restack.anatomy.facts import Facts
 from restack.errors import StackError
 
@@ -104,12 +104,16 @@ class Anatomy:
 
 def dissect(location: str, config: Config, tensors: Mapping[str, Shape]) -> Anatomy:
     """Find the stacks of a checkpoint by the atlas; unknown types have none."""
-    stacks = [
-        stack
-        for facts in atlas.for_config(config)
-        if (stack := locate(facts, config, tensors, location)) is not None
-    ]
-    return Anatomy(location, config, tuple(stacks), tensors, atlas.tied(config))
+    found = Anatomy(location, config, (), tensors, atlas.tied(config))
+    return with_stacks(found, atlas.for_config(config))
+
+
+def with_stacks(found: Anatomy, known: Sequence[Facts]) -> Anatomy:
+    """The anatomy with those of the known stacks that are there, and a config that spells out
+    their fields."""
+    config = spelled_out(found.config, known)
+    stacks = (locate(facts, config, found.tensors, found.location) for facts in known)
+    return replace(found, config=config, stacks=tuple(stack for stack in stacks if stack))
 
 
 def locate(

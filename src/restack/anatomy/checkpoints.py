@@ -6,7 +6,7 @@ import copy
 from dataclasses import replace
 
 from restack.anatomy import guess
-from restack.anatomy.anatomy import Anatomy, Shape, dissect, locate
+from restack.anatomy.anatomy import Anatomy, Shape, dissect, with_stacks
 from restack.anatomy.checkpoint import Checkpoint
 from restack.anatomy.config import Config, get, missing_lists, put
 from restack.anatomy.facts import Facts
@@ -19,19 +19,14 @@ def anatomy(checkpoint: Checkpoint, which: str | None = None) -> Anatomy:
     Of a model type that nothing is known of, `which` may name a stack by its path.
     """
     tensors = {t.name: Shape(t.dtype, t.shape, t.nbytes) for t in checkpoint.tensors.values()}
-    config = checkpoint.config
-    found = dissect(checkpoint.location, config, tensors)
+    found = dissect(checkpoint.location, checkpoint.config, tensors)
     if not found.stacks:
-        stacks = (locate(facts, config, tensors, checkpoint.location) for facts in _learned(config))
-        found = replace(found, stacks=tuple(s for s in stacks if s))
+        found = with_stacks(found, _learned(checkpoint.config))
     if not found.stacks and which:
-        stack = guess.stack_at(which, config, tensors, checkpoint.location)
+        stack = guess.stack_at(which, found.config, tensors, checkpoint.location)
         found = replace(found, stacks=(stack,))
-    missing = {name for stack in found.stacks for name in missing_lists(config, stack.facts)}
-    if missing:
-        config = _completed(config, missing)
-        found = replace(found, config=config)
-    return found
+    missing = {name for stack in found.stacks for name in missing_lists(found.config, stack.facts)}
+    return replace(found, config=_completed(found.config, missing)) if missing else found
 
 
 def _learned(config: Config) -> tuple[Facts, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from restack.anatomy import rules
@@ -75,6 +75,28 @@ def section_path(facts: Facts) -> str:
     return facts.counts[0].rpartition(".")[0] if facts.counts else ""
 
 
+def spelled_out(config: Mapping[str, Any], facts: Iterable[Facts]) -> Config:
+    """The config with the fields of its stacks under their own names.
+
+    The released configs of BART and Whisper also give the encoder's depth as `num_hidden_layers`,
+    which wins when they are loaded; those of the first T5 leave the decoder's depth to the
+    encoder's. Changed by their own names alone, the models would come out of another depth.
+    """
+    new = copy.deepcopy(dict(config))
+    for known in facts:
+        where = section_path(known)
+        section = get(new, where) if where else new
+        if not isinstance(section, dict):
+            continue
+        for other, name in known.aliases:
+            if section.get(other) is not None:
+                section[name] = section.pop(other)
+        count = known.counts[0].rpartition(".")[2]
+        if known.follows and section.get(count) is None and known.follows in section:
+            section[count] = section[known.follows]
+    return new
+
+
 def lists_of(config: Mapping[str, Any], facts: Facts, depth: int) -> list[str]:
     """The lists of this config that have one entry a layer, as dotted paths."""
     where = section_path(facts)
@@ -92,8 +114,10 @@ def lists_of(config: Mapping[str, Any], facts: Facts, depth: int) -> list[str]:
 
 
 def missing_lists(config: Mapping[str, Any], facts: Facts) -> list[str]:
-    """Per-layer lists that the class derives by layer number because the config omits them."""
-    return [name for name in facts.lists if get(config, name) is None]
+    """Lists that the class derives by layer number because the config omits them."""
+    where = section_path(facts)
+    derived = (f"{where}.{name}".lstrip(".") for name in facts.derived)
+    return [name for name in (*facts.lists, *derived) if get(config, name) is None]
 
 
 def rules_applying(config: Mapping[str, Any], facts: Facts) -> list[str]:

@@ -6,7 +6,7 @@ import re
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-_MAPPINGS = {"by_depth", "defaults", "fills"}  # stored as JSON objects
+_MAPPINGS = {"aliases", "by_depth", "defaults", "fills"}  # stored as JSON objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,9 @@ class Facts:
     counts: tuple[str, ...]  # config fields that hold the depth
     lists: tuple[str, ...] = ()  # config lists with one entry a layer
     defaults: tuple[tuple[str, Any], ...] = ()  # of fields that rules read and configs may omit
+    aliases: tuple[tuple[str, str], ...] = ()  # other names of these fields, which win over them
+    follows: str | None = None  # the field that gives the depth where the config omits it (T5)
+    derived: tuple[str, ...] = ()  # of `defaults`, lists that the class makes for the depth at hand
     shared: str | None = None  # ALBERT: the field that counts the groups of shared weights
     edges: bool = False  # the first and last layer differ from the rest by position
     live: bool = False  # only building the model tells whether a plan fits

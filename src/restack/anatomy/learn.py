@@ -18,6 +18,7 @@ from restack.anatomy.facts import Facts, canonical, default_fill
 from restack.anatomy.noop import find_outputs
 from restack.anatomy.rules import RULES
 from restack.anatomy.signature import edges_fit
+from restack.anatomy.spelling import spell
 from restack.errors import RestackError
 from restack.plan import Plan
 
@@ -156,10 +157,13 @@ def _describe(facts: Facts, config: PreTrainedConfig, base: PreTrainedModel, bui
         for i, layer in enumerate(layers)
         for name in live.shapes(layer)
     }
-    return replace(
+    facts = replace(
         facts,
         lists=tuple(sorted(lists_of(values, facts, len(layers)))),
         defaults=tuple(sorted(ruled.items())),
+    )
+    return replace(
+        spell(facts, config, other.config),
         bound=tuple(n for n in live.shapes(layers[0]) if any(mark in n for mark in BOUND)),
         by_depth=tuple(sorted(_by_depth(base, other, facts.path, len(layers)).items())),
         fills=tuple(sorted(_fills(base, facts.path).items())),
