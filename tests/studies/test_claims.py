@@ -104,6 +104,11 @@ def test_fine_tuning_and_the_last_layers() -> None:
     assert verdict("duplicate", "fine-tuning-last-layers", one) == "not seen"
     one = view(lens(before), lens(before, "fine-tuned"))
     assert verdict("duplicate", "fine-tuning-last-layers", one) == "undecided"
+    # two points of a few hundred tokens may be chance
+    few = [lens(before), lens(after, "fine-tuned")]
+    for each in few:
+        each.payload["tokens"] = 200
+    assert verdict("duplicate", "fine-tuning-last-layers", view(*few)) == "undecided"
 
 
 def test_untrained_depth() -> None:
@@ -223,6 +228,24 @@ def test_half_of_the_layers(loss: float, status: str) -> None:
     top = [v - loss + d for v, d in zip(HIGH, noise, strict=True)]
     one = view(strategies({"none": HIGH, "top": top}, 6))
     assert verdict("drop", "half-under-three", one) == status
+
+
+def test_a_third_of_the_layers_on_every_task() -> None:
+    """The task that loses most on average decides nothing about one that is uncertain."""
+
+    def tasks(**losses: tuple[float, float]) -> View:
+        rows = []
+        for task, (loss, noise) in losses.items():
+            rows += seeds("strategies", [0.9] * 3, task=task, strategy="none", k=0)
+            lower = [0.9 - loss + d * noise for d in (1, -1, 0.5)]
+            rows += seeds("strategies", lower, task=task, strategy="top", k=4, plan="0-7")
+        return view(rows)
+
+    steady, wide = (0.01, 1e-4), (0.0, 0.02)
+    assert verdict("drop", "third-on-every-task", tasks(sst2=steady, qnli=steady)) == "seen"
+    assert verdict("drop", "third-on-every-task", tasks(sst2=steady, qnli=wide)) == "undecided"
+    much = (0.05, 1e-4)
+    assert verdict("drop", "third-on-every-task", tasks(sst2=steady, qnli=much)) == "not seen"
 
 
 def test_two_trials_decide_nothing() -> None:

@@ -10,6 +10,7 @@ from restack.studies.verdicts import (
     above,
     all_above,
     all_below,
+    all_within,
     any_above,
     apart,
     below,
@@ -17,7 +18,6 @@ from restack.studies.verdicts import (
     none_above,
     proportion,
     welch,
-    within,
 )
 
 FEW = Effect(0.5, None, None, 2)
@@ -38,16 +38,21 @@ def test_above_and_below(low: float, high: float, up: str, down: str) -> None:
 
 
 def test_without_an_interval_nothing_is_decided() -> None:
-    for decide in (above, below, within):
+    for decide in (above, below):
         decision = decide(FEW, 0.1, "x")
         assert decision.status == "undecided"
         assert "fewer than 3 trials" in decision.why
 
 
-def test_within() -> None:
-    assert within(Effect(0.0, -0.005, 0.005, 9), 0.01, "x").status == "seen"
-    assert within(Effect(0.03, 0.02, 0.04, 9), 0.01, "x").status == "not seen"
-    assert within(Effect(0.0, -0.02, 0.02, 9), 0.01, "x").status == "undecided"
+def test_all_within() -> None:
+    small = Difference(0.0, -0.005, 0.005, None, 9)
+    large = Difference(0.03, 0.02, 0.04, None, 9)
+    wide = Difference(0.0, -0.02, 0.02, None, 9)
+    single = Difference(0.0, None, None, None, 1)
+    assert all_within({"a": small}, 0.01, "x").status == "seen"
+    assert all_within({"a": small, "b": large}, 0.01, "x").status == "not seen"
+    assert all_within({"a": small, "b": wide}, 0.01, "x").status == "undecided"
+    assert all_within({"a": small, "b": single}, 0.01, "x").status == "undecided"
 
 
 def effect(mean: float, p: float | None, half: float = 0.01) -> Difference:

@@ -14,9 +14,10 @@ from restack.studies.verdicts import (
     Effect,
     above,
     all_above,
+    all_below,
+    all_within,
     below,
     correlated,
-    within,
 )
 from restack.studies.view import Unfit, Unmeasured, View, difference
 from restack.sweep.rows import Row
@@ -175,16 +176,17 @@ def sensitive_tasks(view: View) -> Decision:
 
 def on_par_with_distilled(view: View) -> Decision:
     """Against every other model of the study that has as many layers as are left here."""
-    effects = []
-    for count in counts(view.depth):
-        for other in view.others:
-            if other.depth == view.depth - count:
-                found = difference(dropped(view, "top", count), whole(other), other.subject)
-                effects.append((f"{view.depth - count} layers against {other.subject}:", found))
+    effects = {
+        f"{other.depth} layers against {other.subject}": difference(
+            dropped(view, "top", count), whole(other), other.subject
+        )
+        for count in counts(view.depth)
+        for other in view.others
+        if other.depth == view.depth - count
+    }
     if not effects:
         raise Unfit("no model of the study has as many layers as are left of this one")
-    said, effect = effects[0]
-    return within(effect, 0.01, said)
+    return all_within(effects, 0.01, "difference")
 
 
 def from_finetuned(view: View) -> Decision:
@@ -235,9 +237,7 @@ def needed_layers(view: View) -> Decision:
         one = [r for r in base if r.trial.task == row_task]
         two = [r for r in dropped(view, "top", count) if r.trial.task == row_task]
         effects[row_task] = difference(one, two, row_task)
-    worst = max(effects, key=lambda task: effects[task].mean)
-    said = f"the worst of {len(effects)} tasks, {worst}, without the top {count}:"
-    return below(effects[worst], 0.02, said)
+    return all_below(effects, 0.02, f"loss without the top {count}")
 
 
 def _numbers(model: str = "BERT") -> dict[int, float]:

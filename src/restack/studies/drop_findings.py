@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 from restack.stats import layers_within
@@ -22,7 +23,7 @@ from restack.studies.findings import (
     Table,
 )
 from restack.studies.published import (
-    drop_comparable,
+    Score,
     drop_contributions,
     drop_from_finetuned,
     drop_layers_within,
@@ -37,7 +38,10 @@ from restack.studies.telling import (
     findings_of,
     number,
     paper_of,
+    points,
     task_name,
+    their_points,
+    theirs,
 )
 from restack.studies.view import Unmeasured, View, average, difference, mean_of, task_means
 from restack.sweep.rows import Row
@@ -116,20 +120,20 @@ def _variants(view: View, strategy: str, count: int) -> list[tuple[str, list[Row
     return [(t, [r for r in rows if str(r.labels.get("threshold", "")) == t]) for t in known[:1]]
 
 
-def published(view: View, task: str) -> dict[int, float]:
-    """The published score of this model on a task, by top layers dropped."""
+def published(model: str | None, task: str) -> dict[int, Score]:
+    """The published score of a model on a task, by top layers dropped."""
     return {
-        score.change: score.value
+        score.change: score
         for score in drop_scores()
-        if score.model == beside(view) and score.task == IN_PAPERS.get(task)
+        if score.model == model and score.task == IN_PAPERS.get(task)
     }
 
 
 def published_average(view: View, count: int, tasks: Sequence[str]) -> float | None:
     """The published average over the same tasks, if all of them are there."""
-    values = [published(view, task).get(count) for task in tasks]
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
+    found = [published(beside(view), task).get(count) for task in tasks]
+    known = [score.value for score in found if score is not None]
+    return statistics.fmean(known) if known and len(known) == len(found) else None
 
 
 def _needed(view: View) -> Figure | None:
@@ -143,10 +147,9 @@ def _needed(view: View) -> Figure | None:
         ]
         points = tuple(Point.of(k, mean_of(rows), rows[0].trial.plan or "") for k, rows in found)
         series.append(Series("here", points, facet=task_name(task)))
-        paper = published(view, task)
+        paper = published(beside(view), task)
         if paper:
-            points = tuple(Point(k, value) for k, value in paper.items())
-            series.append(Series(paper_of(view), points, True, task_name(task)))
+            series.append(Series(paper_of(view), their_points(paper), True, task_name(task)))
         if found and found[0][0] == 0:
             rules.append(Rule(mean_of(found[0][1]).mean, "untouched", facet=task_name(task)))
     if not series:
@@ -175,13 +178,13 @@ def _loss(view: View) -> Table | None:
                 found = loss(view, name, count)
             except Unmeasured:
                 continue
-            theirs = sizes.get((str(beside(view)), count)) if name == "top" else None
+            paper = sizes.get((str(beside(view)), count)) if name == "top" else None
             rows.append(
                 (
                     name,
                     count,
-                    Number(found.mean, found.low, found.high, found.n),
-                    None if theirs is None else Number(theirs, published=True),
+                    points(found),
+                    None if paper is None else Number(paper * 100, published=True),
                     dropped(view, name, count)[0].trial.plan,
                 )
             )
@@ -193,13 +196,13 @@ def _loss(view: View) -> Table | None:
         (
             Column("strategy"),
             Column("dropped", "number"),
-            Column("loss", "number", "%", 2),
-            Column(paper_of(view), "number", "%", 2, published=True),
+            Column("loss", "number", "points", 2),
+            Column(paper_of(view), "number", "points", 2, published=True),
             Column("plan", "plan"),
         ),
         tuple(rows),
         note="Against the untouched model, pair by pair of task and seed; the paper's averages are "
-        "over its own five stable tasks.",
+        "over its seven tasks.",
         section=DROPPED,
         paper="Sajjad et al., figure 2 and table 3",
     )
@@ -210,7 +213,7 @@ def _tasks(view: View) -> Table | None:
     rows: list[tuple[Entry, ...]] = []
     for task in view.tasks("strategies"):
         whole = [r for r in view.where("strategies", strategy="none") if r.trial.task == task]
-        paper = published(view, task)
+        paper = published(beside(view), task)
         for count in (0, *counts(view.depth)):
             found = (
                 whole
@@ -219,20 +222,11 @@ def _tasks(view: View) -> Table | None:
             )
             if not found:
                 continue
-            gap = difference(found, whole) if count and whole else None
-            theirs = paper.get(count)
-            rows.append(
-                (
-                    task_name(task),
-                    count,
-                    number(found),
-                    None if gap is None else Number(gap.mean, gap.low, gap.high, gap.n),
-                    None if theirs is None else Number(theirs, published=True),
-                    None
-                    if theirs is None or not count
-                    else Number(theirs - paper[0], published=True),
-                )
-            )
+            gap = points(difference(found, whole)) if count and whole else None
+            score, their_gap = paper.get(count), None
+            if score is not None and count:
+                their_gap = Number((score.value - paper[0].value) * 100, published=True)
+            rows.append((task_name(task), count, number(found), gap, theirs(score), their_gap))
     if not rows:
         return None
     return Table(
@@ -242,9 +236,9 @@ def _tasks(view: View) -> Table | None:
             Column("task"),
             Column("dropped", "number"),
             Column("score", "number", "%", 2),
-            Column("change", "number", "%", 2),
+            Column("change", "number", "points", 2),
             Column(paper_of(view), "number", "%", 2, published=True),
-            Column(f"change, {paper_of(view)}", "number", "%", 2, published=True),
+            Column(f"change, {paper_of(view)}", "number", "points", 2, published=True),
         ),
         tuple(rows),
         section=DROPPED,
@@ -252,38 +246,41 @@ def _tasks(view: View) -> Table | None:
     )
 
 
+def _removed(view: View, task: str) -> dict[int, list[Row]]:
+    """The trials on a task by top layers dropped, whichever part they belong to."""
+    found = {
+        k: view.where("needed", task=task, k=k) for k in view.values_of("needed", "k", task=task)
+    }
+    found[0] = view.where("strategies", task=task, strategy="none")
+    for k in counts(view.depth):
+        found[k] = view.where("strategies", task=task, strategy="top", k=k)
+    return {k: rows for k, rows in sorted(found.items()) if rows}
+
+
 def _within(view: View) -> Table | None:
     """Table 2: how many top layers can go within 1, 2 and 3 points."""
     rows: list[tuple[Entry, ...]] = []
-    for task in view.tasks("needed"):
-        runs = {
-            k: view.where("needed", task=task, k=k)
-            for k in view.values_of("needed", "k", task=task)
-        }
-        if not runs.get(0):
+    paper = {(w.model, w.points, w.task): w.layers for w in drop_layers_within()}
+    for task in view.tasks("strategies"):
+        found = _removed(view, task)
+        if 0 not in found or len(found) < 2:
             continue
-        means = {k: mean_of(found).mean * 100 for k, found in runs.items()}
-        # what the uncertainty of each mean leaves open: counts that may be within, and that are
-        for points in (1, 2, 3):
-            gaps = {k: difference(runs[0], found) for k, found in runs.items() if k}
-            sure = [k for k, e in gaps.items() if e.high is not None and e.high * 100 <= points]
-            maybe = [k for k, e in gaps.items() if e.low is None or e.low * 100 <= points]
-            theirs = next(
-                (
-                    within.layers
-                    for within in drop_layers_within()
-                    if (within.model, within.points, within.task)
-                    == (beside(view), points, IN_PAPERS.get(task))
-                ),
-                None,
-            )
+        means = {k: mean_of(some).mean * 100 for k, some in found.items()}
+        gaps = {k: difference(found[0], some) for k, some in found.items() if k}
+        tried = ", ".join(str(k) for k in found if k)
+        for most in (1, 2, 3):
+            # what the uncertainty of each mean leaves open: counts that are within, that may be
+            sure = [k for k, e in gaps.items() if e.high is not None and e.high * 100 <= most]
+            maybe = [k for k, e in gaps.items() if e.low is None or e.low * 100 <= most]
+            layers = paper.get((str(beside(view)), most, str(IN_PAPERS.get(task))))
             rows.append(
                 (
                     task_name(task),
-                    points,
-                    layers_within(means, points),
+                    most,
+                    layers_within(means, most),
                     f"{max(sure, default=0)} to {max(maybe, default=0)}",
-                    None if theirs is None else Number(theirs, published=True),
+                    None if layers is None else Number(layers, published=True),
+                    tried,
                 )
             )
     if not rows:
@@ -295,12 +292,13 @@ def _within(view: View) -> Table | None:
             Column("task"),
             Column("points", "number"),
             Column("layers, by the means", "number"),
-            Column("layers, by the intervals"),
+            Column("layers, by the intervals", align="right"),
             Column(paper_of(view), "number", published=True),
+            Column("tried"),
         ),
         tuple(rows),
-        note="By the intervals: what can go for certain, and what cannot be excluded. Only the "
-        f"numbers that were tried: {', '.join(map(str, view.values_of('needed', 'k')))}.",
+        note="By the intervals: what can go for certain, and what cannot be excluded. The paper "
+        "tried every number of layers.",
         section=DROPPED,
         paper="Sajjad et al., table 2",
     )
@@ -338,7 +336,7 @@ def _cost(view: View) -> Table | None:
     sizes = {s.dropped: s for s in drop_sizes() if s.model == beside(view)}
     for entry in found[0].payload["plans"]:
         gone = view.depth - entry["depth"]
-        theirs = sizes.get(gone)
+        paper = sizes.get(gone)
         step, inference = entry["training"], entry["inference"]
         saved = None
         if gone:
@@ -351,11 +349,11 @@ def _cost(view: View) -> Table | None:
                 entry["parameters"] / 1e6,
                 Number(1 / step["ratio"], 1 / step["high"], 1 / step["low"], step["n"]),
                 saved,
-                None if theirs is None else Number(theirs.parameters / 1e6, published=True),
-                None if theirs is None else Number(theirs.finetune_speedup, published=True),
+                None if paper is None else Number(paper.parameters / 1e6, published=True),
+                None if paper is None else Number(paper.finetune_speedup, published=True),
                 None
-                if theirs is None or theirs.inference_time_saved is None
-                else Number(theirs.inference_time_saved, published=True),
+                if paper is None or paper.inference_time_saved is None
+                else Number(paper.inference_time_saved, published=True),
             )
         )
     return Table(
@@ -381,7 +379,7 @@ def _again(view: View) -> Table | None:
     """Table 5, and iterative dropping."""
     rows: list[tuple[Entry, ...]] = []
     half = counts(view.depth)[-1]
-    paper = drop_from_finetuned()
+    paper = {(score.model, score.task): score for score in drop_from_finetuned()}
     for task in dict.fromkeys([*view.tasks("again"), *view.tasks("iterative")]):
         plain = view.where("strategies", strategy="top", k=half, task=task)
         for name, part, ending in (
@@ -392,21 +390,9 @@ def _again(view: View) -> Table | None:
             found = view.where(part, task=task) if part else plain
             if not found:
                 continue
-            gap = difference(found, plain) if part and plain else None
-            theirs = [
-                Number(score.value, published=True, note=score.note)
-                for score in paper
-                if score.model == f"{beside(view)}{ending}" and score.task == IN_PAPERS.get(task)
-            ]
-            rows.append(
-                (
-                    task_name(task),
-                    name,
-                    number(found),
-                    None if gap is None else Number(gap.mean, gap.low, gap.high, gap.n),
-                    theirs[0] if theirs else None,
-                )
-            )
+            gap = points(difference(found, plain)) if part and plain else None
+            score = paper.get((f"{beside(view)}{ending}", str(IN_PAPERS.get(task))))
+            rows.append((task_name(task), name, number(found), gap, theirs(score)))
     if not rows:
         return None
     return Table(
@@ -416,7 +402,7 @@ def _again(view: View) -> Table | None:
             Column("task"),
             Column("procedure"),
             Column("score", "number", "%", 2),
-            Column("over plain dropping", "number", "%", 2),
+            Column("over plain dropping", "number", "points", 2),
             Column(paper_of(view), "number", "%", 2, published=True),
         ),
         tuple(rows),
@@ -427,6 +413,10 @@ def _again(view: View) -> Table | None:
     )
 
 
+DISTILLED = {"BERT": "DistilBERT", "XLNet": "DistilBERT", "RoBERTa": "DistilRoBERTa"}
+"""The distilled model that the paper sets beside each with half of its layers."""
+
+
 def _distilled(view: View) -> Table | None:
     """Tables 4 and 6: beside other models of as many layers."""
     rows: list[tuple[Entry, ...]] = []
@@ -435,27 +425,29 @@ def _distilled(view: View) -> Table | None:
             if other.depth != view.depth - count:
                 continue
             mine = task_means(view.where("strategies", strategy="top", k=count))
-            theirs = task_means(other.where("strategies", strategy="none"))
+            other_means = task_means(other.where("strategies", strategy="none"))
             rows += [
                 (
                     task_name(task),
                     other.depth,
                     Number.of(mine[task]),
                     other.subject,
-                    Number.of(theirs[task]),
+                    Number.of(other_means[task]),
                 )
                 for task in mine
-                if task in theirs
+                if task in other_means
             ]
     if not rows:
         return None
-    paper = {(score.model, score.task): score.value for score in drop_comparable()}
-    for task, depth in dict.fromkeys((str(row[0]), row[1]) for row in rows):
-        score = paper.get((f"{beside(view)}-{depth}", task))
-        distilled = paper.get(("DistilBERT", task))
-        if score is not None and distilled is not None:
-            both = (Number(score, published=True), Number(distilled, published=True))
-            rows.append((task, depth, both[0], "DistilBERT (paper)", both[1]))
+    half = counts(view.depth)[-1]
+    small = DISTILLED.get(str(beside(view)))
+    for task in view.tasks("strategies") if small else ():
+        mine_there = published(beside(view), task).get(half)
+        theirs_there = published(small, task).get(0)
+        if mine_there is not None and theirs_there is not None:
+            name = f"{small} beside {beside(view)} (paper)"
+            both = theirs(mine_there), theirs(theirs_there)
+            rows.append((task_name(task), view.depth - half, both[0], name, both[1]))
     return Table(
         "table-distilled",
         f"{view.subject} without its top layers beside models of the same depth",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from restack.plan import Plan
-from restack.studies.claims_duplicate import CLAIMS, HIGH
+from restack.studies.claims_duplicate import CLAIMS, HIGH, gain_over
 from restack.studies.duplicate import RULES, STUDY, curve
 from restack.studies.findings import (
     Axis,
@@ -23,7 +23,7 @@ from restack.studies.findings import (
     Series,
     Table,
 )
-from restack.studies.published import duplicate_ensembles, duplicate_scores
+from restack.studies.published import Score, duplicate_ensembles, duplicate_scores
 from restack.studies.subjects import Subject
 from restack.studies.telling import (
     IN_PAPERS,
@@ -34,8 +34,12 @@ from restack.studies.telling import (
     number,
     paper_of,
     point,
+    points,
     task_name,
+    their_points,
+    theirs,
 )
+from restack.studies.verdicts import Effect
 from restack.studies.view import View, mean_of, metric_of
 from restack.sweep.rows import Row
 from restack.sweep.trial import Model
@@ -191,8 +195,7 @@ def _depths(view: View) -> Figure | None:
             rules.append(Rule(mean, "untouched", facet=task_name(task)))
         paper = published(view, task)
         if paper:
-            points = tuple(Point(depth, value) for depth, value in paper.items())
-            series.append(Series(paper_of(view), points, True, task_name(task)))
+            series.append(Series(paper_of(view), their_points(paper), True, task_name(task)))
     if not series:
         return None
     return Figure(
@@ -209,15 +212,14 @@ def _depths(view: View) -> Figure | None:
     )
 
 
-def published(view: View, task: str, metric: str | None = None) -> dict[int, float]:
+def published(view: View, task: str) -> dict[int, Score]:
     """The published score of this model on a task, by depth."""
-    metric = metric or metric_of(task)
     return {
-        score.change: score.value
+        score.change: score
         for score in duplicate_scores()
         if score.model == beside(view)
         and score.task == IN_PAPERS.get(task)
-        and score.metric == metric
+        and score.metric == metric_of(task)
     }
 
 
@@ -269,7 +271,9 @@ def _ensembles(view: View) -> Table | None:
             first = next(iter(row.payload["members"].values()))["mean"]
         values = [None if name is None else Number(first[name], n=1) for name in names]
         gain = next(iter((row.payload.get("gain") or {}).values()), None)
-        more = None if gain is None else Number(gain["mean"], gain["low"], gain["high"], gain["n"])
+        more = None
+        if gain is not None:
+            more = points(Effect(gain["mean"], gain["low"], gain["high"], gain["n"]))
         rows.append((task_name(task), GROUPS[group], *values, more))
     for ours in duplicate_ensembles():
         if ours.model == beside(view) and ours.metric == "exact":
@@ -290,7 +294,7 @@ def _ensembles(view: View) -> Table | None:
             Column("members"),
             Column("score, or exact", "number", "%", 2),
             Column("F1", "number", "%", 2),
-            Column("over the untouched", "number", "%", 2),
+            Column("over the untouched", "number", "points", 2),
         ),
         tuple(rows),
         note="The best three are chosen on one half of the examples and scored on the other, both "
@@ -310,10 +314,9 @@ def _scores(view: View) -> Table | None:
         for added in view.values_of("depths", "added", task=task):
             found = view.where("depths", task=task, added=added)
             depth = view.depth + added
-            gain = mean_of(found).mean - mean_of(whole).mean if whole and added else None
-            theirs = Number(paper[depth], published=True) if depth in paper else None
-            row = (task_name(task), depth, number(found), gain, theirs, found[0].trial.plan)
-            rows.append(row)
+            gain = points(gain_over(found, whole)) if whole and added else None
+            row = (task_name(task), depth, number(found), gain, theirs(paper.get(depth)))
+            rows.append((*row, found[0].trial.plan))
     if not rows:
         return None
     return Table(
@@ -323,11 +326,12 @@ def _scores(view: View) -> Table | None:
             Column("task"),
             Column("layers", "number"),
             Column("score", "number", "%", 2),
-            Column("over the untouched", "number", "%", 2),
+            Column("over the untouched", "number", "points", 2),
             Column(paper_of(view), "number", "%", 2, published=True),
             Column("plan", "plan"),
         ),
         tuple(rows),
+        note="Over the untouched: pair by pair of seeds where there are three, else mean by mean.",
         section=TUNED,
         paper="Kao et al. v1, tables 3, 4",
     )

@@ -29,6 +29,7 @@ from restack.studies.telling import (
     findings_of,
     number,
     point,
+    points,
     task_name,
 )
 from restack.studies.view import (
@@ -346,7 +347,7 @@ def _ablation_table(view: View) -> Table | None:
         if not plain or way == "as in the paper":
             continue
         gap = difference(found, plain)
-        rows.append((str(way), Number(gap.mean, gap.low, gap.high, gap.n), gap.p))
+        rows.append((str(way), points(gap), gap.p))
     if not rows:
         return None
     return Table(
@@ -354,7 +355,7 @@ def _ablation_table(view: View) -> Table | None:
         "What changes of the procedure gain",
         (
             Column("change"),
-            Column("over the procedure as it is", "number", "%", 2),
+            Column("over the procedure as it is", "number", "points", 2),
             Column("p", "number", digits=3),
         ),
         tuple(rows),

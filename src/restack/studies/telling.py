@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from restack.stats import Difference
 from restack.studies.claim import Claim, judged
 from restack.studies.findings import (
     Axis,
@@ -20,8 +21,10 @@ from restack.studies.findings import (
     Split,
     Table,
 )
+from restack.studies.published import Score
 from restack.studies.scale import NAMES
 from restack.studies.subjects import PAPERS
+from restack.studies.verdicts import Effect
 from restack.studies.view import View, mean_of, metric_of, views
 from restack.sweep.rows import Row
 
@@ -171,6 +174,26 @@ def point(x: float | str, rows: Sequence[Row]) -> Point:
 def number(rows: Sequence[Row]) -> Number:
     """The mean score of some trials, for a table."""
     return Number.of(mean_of(rows))
+
+
+def points(found: Difference | Effect) -> Number:
+    """A difference of fractions for a column in points.
+
+    >>> points(Difference(0.02, 0.01, 0.03, 0.01, 5))
+    Number(value=2.0, low=1.0, high=3.0, n=5, published=False, note='')
+    """
+    low, high = (None if end is None else end * 100 for end in (found.low, found.high))
+    return Number(found.mean * 100, low, high, found.n)
+
+
+def theirs(found: Score | None) -> Number | None:
+    """A published score, with what is to be said of it."""
+    return None if found is None else Number(found.value, published=True, note=found.note)
+
+
+def their_points(scores: Mapping[int, Score]) -> tuple[Point, ...]:
+    """Published scores for a curve; what is to be said of one is said when one points at it."""
+    return tuple(Point(place, found.value, label=found.note) for place, found in scores.items())
 
 
 def _settings(rows: Sequence[Row]) -> list[tuple[str, str]]:

@@ -73,18 +73,6 @@ def below(effect: Estimate, limit: float, what: str, unit: Unit = "points") -> D
     return Decision("not seen" if effect.low >= limit else "undecided", said)
 
 
-def within(effect: Estimate, limit: float, what: str, unit: Unit = "points") -> Decision:
-    """The claim that the effect is no larger than a limit in either direction."""
-    said = f"{what} {shown(effect, unit)}, claimed within +-{number(limit, unit)}"
-    if effect.low is None or effect.high is None:
-        return Decision("undecided", f"{said}; fewer than 3 trials")
-    if -limit < effect.low and effect.high < limit:
-        return Decision("seen", said)
-    return Decision(
-        "not seen" if effect.low >= limit or effect.high <= -limit else "undecided", said
-    )
-
-
 def all_above(effects: Mapping[str, Difference], what: str) -> Decision:
     """The claim that every difference is above zero, corrected for their number."""
     return _together(effects, what, every=True)
@@ -122,6 +110,18 @@ def all_below(effects: Mapping[str, Difference], limit: float, what: str) -> Dec
     if all(e.high is not None and e.high < limit for e in effects.values()):
         return Decision("seen", said)
     return Decision("undecided", said)
+
+
+def all_within(effects: Mapping[str, Difference], limit: float, what: str) -> Decision:
+    """The claim that no effect is larger than a limit in either direction."""
+    said = f"{what}: {listed(effects)}; claimed within +-{number(limit)}"
+    known = [(e.low, e.high) for e in effects.values() if e.low is not None and e.high is not None]
+    if any(low >= limit or high <= -limit for low, high in known):
+        return Decision("not seen", said)
+    if len(known) < len(effects):
+        return Decision("undecided", f"{said}; fewer than 3 trials")
+    inside = all(-limit < low and high < limit for low, high in known)
+    return Decision("seen" if inside else "undecided", said)
 
 
 def _together(effects: Mapping[str, Difference], what: str, *, every: bool) -> Decision:
