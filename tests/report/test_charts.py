@@ -16,7 +16,7 @@ pytest.importorskip("vl_convert", reason="charts need the extra `report`")
 
 from restack.report import render, rows
 from restack.report.charts import chart, fit
-from restack.report.theme import THEMES
+from restack.report.theme import SERIES, THEMES, colours
 from restack.studies.findings import Axis, Cell, Figure, Point, Rule, Series
 from tests.report import samples
 
@@ -86,6 +86,11 @@ def test_few_trials_are_open_and_have_no_interval() -> None:
     assert "fewer than three" in rows.marks(figure)[0]
     layers = [layer["mark"] for layer in chart(figure)["layer"]]
     assert [m.get("fill") for m in layers if m["type"] == "point"] == [None, "@ground"]
+    # filled with the ground, and an outline that can be seen
+    drawn = ElementTree.fromstring(render.svg(figure)).iter(f"{_SVG}path")
+    tones = {(mark.get("fill"), mark.get("stroke")) for mark in drawn}
+    assert (SERIES["light"][0], None) in tones
+    assert (colours("light")["@ground"], SERIES["light"][0]) in tones
     assert not rows.few_trials(samples.curve())
 
 

@@ -50,7 +50,7 @@ def test_trials_of_no_study_are_told_alike(store: Path) -> None:
     assert number.low is not None
     assert len(trials.rows) == 40
     assert found.notes == (
-        "1 of 40 trials are not finished.",
+        "Not finished: 1 of 40 trials.",
         "1 trials failed; the first with: out of memory",
     )
     assert {line.kind for line in found.summary} == {"kept", "lost"}

@@ -544,5 +544,5 @@ def test_unfinished_and_failed_trials_are_noted() -> None:
         row("strategies", status="failed", study="drop", strategy="top", k=4, plan="0-7"),
     ]
     (found,) = findings_in(rows)
-    assert any("1 of 6 trials are not finished" in note for note in found.notes)
+    assert any("Not finished: 1 of 6 trials" in note for note in found.notes)
     assert any("broken" in note for note in found.notes)

@@ -217,7 +217,7 @@ def _points(
     layer = partial(_layer, data, alt)
     at |= {**_SAID, "color": colour(figure, alt), "shape": shape(figure, alt)}
     mark: dict[str, Any] = {"filled": True, "size": size, "opacity": 1}
-    opened = {**mark, "fill": "@ground", "strokeWidth": 1.8}
+    opened = {**mark, "filled": False, "fill": "@ground", "strokeWidth": 1.8}
     larger = {**mark, "size": size + 24}  # a diamond looks smaller than a disc
     return [
         *(layer("point", "point", mark, lacks="few", **at) if measured else []),
@@ -238,10 +238,10 @@ def _rules(data: list[Row], x: Place, y: Place, alt: Any, *, turned: bool = Fals
         name: dict[str, Any] = {"color": "@muted", "fontSize": 11}
         found += _layer(data, alt, part, "rule", line, **_SAID, **at)
         said: dict[str, Any] = {"text": "name:N", **at, **end}
-        if upright:  # beside the line, on the side where there is room
-            left, right = ({**name, "baseline": "top", "align": x} for x in ("left", "right"))
-            found += _layer(data, alt, part, "text", {**left, "dx": 4}, lacks="high_up", **said)
-            found += _layer(data, alt, part, "text", {**right, "dx": -4}, has="high_up", **said)
+        if upright:  # above the panel, towards the side where there is room
+            name |= {"baseline": "bottom", "dy": -3}
+            for align, which in (("left", {"lacks": "high_up"}), ("right", {"has": "high_up"})):
+                found += _layer(data, alt, part, "text", {**name, "align": align}, **which, **said)
         else:
             above = {**name, "align": "right", "dy": -4, "baseline": "bottom"}
             found += _layer(data, alt, part, "text", above, **said)

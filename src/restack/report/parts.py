@@ -302,7 +302,7 @@ def _plan(drawn: DrawnPlan) -> Markup:
         "div",
         tag("h3", drawn.name or str(plan)),
         tag("p", f"{plan.depth} \u2192 {len(plan)} layers ", tag("code", str(plan))),
-        tag("p", describe(plan)),
+        tag("p", describe(plan).partition(": ")[2]),
         tag("table", tag("tbody", *lines), cls="drawn"),
         cls="card",
     )

@@ -9,6 +9,7 @@ from restack.studies.findings import Column, Entry, Number, Table
 PUBLISHED = "\u25c6"  # the mark of published values, in charts too
 _WITHOUT_FILTER = 8
 _TALL = 24
+_NARROW = 3  # columns that would lie far apart over the whole width
 
 
 def table(kinds: Kinds, anchor: str) -> Markup:
@@ -45,7 +46,8 @@ def table(kinds: Kinds, anchor: str) -> Markup:
             for form, label in (("csv", "CSV"), ("latex", "LaTeX"), ("markdown", "Markdown"))
         ),
     ]
-    inner = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *body))
+    narrow = "narrow" if len(found.columns) <= _NARROW else None
+    inner = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *body), cls=narrow)
     return tag(
         "div",
         tag("div", *tools, cls="tools"),

@@ -52,8 +52,16 @@ def axis_title(axis: Axis) -> str:
 
 
 def column_title(column: Column) -> str:
-    """The name with its unit, so that the entries are bare numbers."""
-    return f"{column.name} ({column.unit})" if column.unit else column.name
+    """The name with its unit, so that the entries are bare numbers.
+
+    >>> column_title(Column("loss", unit="points")), column_title(Column("paper (BERT)", unit="%"))
+    ('loss (points)', 'paper (BERT, %)')
+    """
+    if not column.unit:
+        return column.name
+    if column.name.endswith(")"):
+        return f"{column.name[:-1]}, {column.unit})"
+    return f"{column.name} ({column.unit})"
 
 
 def column_digits(column: Column, entries: list[Entry]) -> int:

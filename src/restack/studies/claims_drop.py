@@ -9,6 +9,7 @@ from restack.stats import Difference, mean_interval, spearman
 from restack.studies.claim import Claim
 from restack.studies.drop import STRATEGIES, counts
 from restack.studies.published import drop_scores, drop_sizes
+from restack.studies.telling import task_name
 from restack.studies.verdicts import (
     Decision,
     Effect,
@@ -46,7 +47,7 @@ def _against(view: View, best: str, count: int) -> dict[str, Difference]:
     """A strategy against each of the others that drop as many layers."""
     mine = dropped(view, best, count)
     return {
-        f"{best} - {other} at {count}": difference(mine, rows, other)
+        f"{other} at {count}": difference(mine, rows, other)
         for other in (*STRATEGIES, "contribution")
         if other != best
         and (rows := view.where("strategies", strategy=other, k=count))
@@ -59,7 +60,7 @@ def top_best(view: View) -> Decision:
     effects: dict[str, Difference] = {}
     for count in counts(view.depth)[1:]:
         effects |= _against(view, "top", count)
-    return all_above(effects, "top against others")
+    return all_above(effects, "top, above")
 
 
 def top_over_bottom(view: View) -> Decision:
@@ -75,7 +76,7 @@ def bottom_worst(view: View) -> Decision:
     for count in counts(view.depth):
         found = _against(view, "bottom", count)
         effects |= {
-            name.replace("bottom - ", "over bottom: "): Difference(
+            name: Difference(
                 -e.mean,
                 None if e.high is None else -e.high,
                 None if e.low is None else -e.low,
@@ -107,10 +108,10 @@ def symmetric_second(view: View) -> Decision:
     count = counts(view.depth)[0]
     rows = dropped(view, "symmetric", count)
     others = {
-        f"symmetric - {name}": difference(rows, dropped(view, name, count), name)
+        name: difference(rows, dropped(view, name, count), name)
         for name in ("top", "even", "bottom")
     }
-    return all_above(others, f"{count} middle layers dropped, against others")
+    return all_above(others, f"{count} middle layers dropped, above")
 
 
 def contribution_over_top(view: View) -> Decision:
@@ -123,12 +124,12 @@ def contribution_over_top(view: View) -> Decision:
             "needed", strategy="top", k=count
         )
         if top and top[0].trial.plan != rows[0].trial.plan:
-            effects[f"top - contribution at {count}"] = difference(top, rows)
+            effects[f"at {count}"] = difference(top, rows)
     if not effects:
         if view.where("contribution"):
             raise Unfit("no threshold chose layers that can be compared with as many top layers")
         raise Unmeasured("the contribution of layers: not measured")
-    return all_above(effects, "top against contribution")
+    return all_above(effects, "top above contribution")
 
 
 def half_the_time(view: View) -> Decision:
@@ -170,7 +171,8 @@ def sensitive_tasks(view: View) -> Decision:
     more, less = losses(hard), losses(easy)
     seeds = sorted(set(more) & set(less))
     gaps = mean_interval([more[seed] - less[seed] for seed in seeds])
-    said = f"loss on {', '.join(hard)} above that on {', '.join(easy)}, {count} dropped:"
+    groups = [", ".join(map(task_name, group)) for group in (hard, easy)]
+    said = f"loss on {groups[0]} above that on {groups[1]}, {count} dropped:"
     return above(gaps, 0.0, said)
 
 
@@ -236,7 +238,7 @@ def needed_layers(view: View) -> Decision:
     for row_task in view.tasks("strategies"):
         one = [r for r in base if r.trial.task == row_task]
         two = [r for r in dropped(view, "top", count) if r.trial.task == row_task]
-        effects[row_task] = difference(one, two, row_task)
+        effects[task_name(row_task)] = difference(one, two, row_task)
     return all_below(effects, 0.02, f"loss without the top {count}")
 
 

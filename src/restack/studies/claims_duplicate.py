@@ -8,6 +8,7 @@ from restack.plan import duplicate, repeat
 from restack.stats import Difference
 from restack.studies.claim import Claim
 from restack.studies.published import duplicate_ensembles
+from restack.studies.telling import task_name
 from restack.studies.verdicts import (
     Decision,
     Effect,
@@ -16,6 +17,7 @@ from restack.studies.verdicts import (
     any_above,
     apart,
     below,
+    chance,
     none_above,
     number,
     proportion,
@@ -134,10 +136,10 @@ def rules(view: View) -> Decision:
         raise Unfit("all layers are one, so it does not matter which is repeated")
     first = view.need("rules", "fine-tuning after each rule", rule="first")
     others = {
-        f"first - {rule}": difference(first, view.need("rules", rule, rule=rule), rule)
+        f"{rule}": difference(first, view.need("rules", rule, rule=rule), rule)
         for rule in ("last", "one")
     }
-    return all_above(others, "the first layers repeated, against other rules")
+    return all_above(others, "the first layers repeated, above")
 
 
 def one_layer(view: View) -> Decision:
@@ -172,10 +174,12 @@ def improves(view: View) -> Decision:
     tasks = [task for task in view.tasks("depths") if task not in SIMPLE]
     if not tasks:
         raise Unmeasured("SNLI or SQuAD 2.0 at several depths: not measured")
-    effects = {f"{task}, {name}": e for task in tasks for name, e in deeper(view, task).items()}
+    effects = {
+        f"{task_name(task)}, {name}": e for task in tasks for name, e in deeper(view, task).items()
+    }
     if all(effect.p is None for effect in effects.values()):
         return _sign_test(effects)
-    return any_above(effects, "deeper against untouched")
+    return any_above(effects, "deeper above untouched")
 
 
 SIMPLE = ("sst2", "sst2_sentence")
@@ -187,7 +191,7 @@ def _sign_test(effects: Mapping[str, Difference]) -> Decision:
 
     up = sum(effect.mean > 0 for effect in effects.values())
     p = float(binomtest(up, len(effects)).pvalue)
-    said = f"{up} of {len(effects)} deeper models are above the untouched one, p = {p:.3g}"
+    said = f"{up} of {len(effects)} deeper models are above the untouched one, {chance(p)}"
     if p < 0.05:
         return Decision("seen" if up > len(effects) / 2 else "not seen", said)
     return Decision("undecided", said)
@@ -197,8 +201,10 @@ def simple(view: View) -> Decision:
     tasks = [task for task in view.tasks("depths") if task in SIMPLE]
     if not tasks:
         raise Unmeasured("SST-2 at several depths: not measured")
-    effects = {f"{task}, {name}": e for task in tasks for name, e in deeper(view, task).items()}
-    return none_above(effects, 0.01, "deeper against untouched")
+    effects = {
+        f"{task_name(task)}, {name}": e for task in tasks for name, e in deeper(view, task).items()
+    }
+    return none_above(effects, 0.01, "deeper above untouched")
 
 
 def ensembles(view: View) -> Decision:
@@ -211,7 +217,7 @@ def ensembles(view: View) -> Decision:
     if gain is None:
         raise Unmeasured("the gain of the ensemble: not measured")
     effect = Effect(gain["mean"], gain["low"], gain["high"], gain["n"])
-    said = f"{row.trial.task}: deeper models together against as many untouched ones:"
+    said = f"{task_name(row.trial.task)}: deeper models together against as many untouched ones:"
     return above(effect, 0.0, said)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from restack.stats import Correlation, Difference, mean_interval, spearman
 from restack.studies.claim import Claim
 from restack.studies.published import reinit_correlations
+from restack.studies.telling import task_name
 from restack.studies.verdicts import (
     LEVEL,
     Decision,
@@ -16,6 +17,7 @@ from restack.studies.verdicts import (
     all_below,
     any_above,
     below,
+    chance,
     welch,
 )
 from restack.studies.view import (
@@ -63,12 +65,12 @@ def early_share(view: View, task: str, examples: int) -> list[float]:
     """
     found = curves(view, task, examples)
     if 0 not in found or view.depth not in found:
-        raise Unmeasured(f"{task} with {examples} examples: both ends of the curve")
+        raise Unmeasured(f"{task_name(task)} with {examples} examples: both ends of the curve")
     gain = statistics.fmean(scores(found[view.depth])) - statistics.fmean(scores(found[0]))
     if gain < LITTLE:
         raise Unmeasured(
-            f"{task} with {examples} examples: pretrained layers gain {gain * 100:.2f} points, too "
-            "little to be divided"
+            f"{task_name(task)} with {examples:,} examples: pretrained layers gain "
+            f"{gain * 100:.2f} points, too little to be divided"
         )
     low, middle = runs(found[0]), runs(found[_middle(found, view.depth)])
     return [(middle[p] - low[p]) / gain for p in sorted(set(low) & set(middle))]
@@ -85,7 +87,7 @@ def _two_sizes(view: View) -> dict[str, tuple[int, int]]:
 
 def data_matters(view: View) -> Decision:
     effects = {
-        f"{task}, {large} - {small} examples": welch(
+        f"{task_name(task)}, {large:,} against {small:,} examples": welch(
             early_share(view, task, large), early_share(view, task, small)
         )
         for task, (small, large) in _two_sizes(view).items()
@@ -111,7 +113,7 @@ def early_probes_near_chance(view: View) -> Decision:
         best = max(early, key=lambda layer: layer["mean"] or 0.0)
         base = row.payload["baseline"][metric_of(task)]
         mean, low, high = best["mean"] or 0.0, best["low"], best["high"]
-        found[f"{task}, layer {best['layer']:.0f}"] = Difference(
+        found[f"{task_name(task)}, layer {best['layer']:.0f}"] = Difference(
             mean - base,
             None if low is None else low - base,
             None if high is None else high - base,
@@ -128,7 +130,7 @@ def early_layers_transfer(view: View) -> Decision:
         found = curves(view, task, largest)
         if 0 in found:
             kept = _middle(found, view.depth)
-            name = f"{task}, {kept} layers kept, {largest} examples"
+            name = f"{task_name(task)}, {kept} layers kept, {largest:,} examples"
             effects[name] = difference(found[kept], found[0], name)
     if not effects:
         raise Unmeasured("curves from all layers fresh: not measured")
@@ -149,7 +151,7 @@ def gaps_to_probe(view: View, task: str, examples: int) -> list[float]:
 def aligns_at_small(view: View) -> Decision:
     """The gap to the probes shrinks with the data; single trials' noise speaks against it."""
     effects = {
-        f"{task}, {large} - {small} examples": welch(
+        f"{task_name(task)}, {large:,} against {small:,} examples": welch(
             gaps_to_probe(view, task, large), gaps_to_probe(view, task, small)
         )
         for task, (small, large) in _two_sizes(view).items()
@@ -172,10 +174,10 @@ def early_blocks_help(view: View) -> Decision:
     kept_first, kept_last = _blocks(view, "preserved")
     fresh_first, fresh_last = _blocks(view, "reinitialised")
     effects = {
-        "first preserved - last preserved": difference(kept_first, kept_last),
-        "last reinitialised - first reinitialised": difference(fresh_last, fresh_first),
+        "first preserved above last preserved": difference(kept_first, kept_last),
+        "last fresh above first fresh": difference(fresh_last, fresh_first),
     }
-    return all_above(effects, "first block against last block")
+    return all_above(effects, "gain by early blocks")
 
 
 def single_layers(view: View) -> Decision:
@@ -200,8 +202,8 @@ def closed(view: View, task: str) -> list[float]:
     gap = welch(scores(ends["whole"]), scores(ends["fresh"]))
     if gap.low is None or gap.low <= 0:
         raise Unmeasured(
-            f"{task}: the whole model ({whole:.3f}) and the one with fresh layers ({fresh:.3f}) "
-            "cannot be told apart"
+            f"{task_name(task)}: the whole model ({whole:.1%}) and the one with fresh layers "
+            f"({fresh:.1%}) cannot be told apart"
         )
     rows = view.need("orders", f"shuffled layers on {task}", task=task, order="shuffled")
     return [(score(row) - fresh) / (whole - fresh) for row in rows]
@@ -215,7 +217,7 @@ def shuffled_near_random(view: View) -> Decision:
     for task in tasks:
         try:
             values = mean_interval(closed(view, task))
-            said = f"{task}, mean way from fresh layers to the whole model:"
+            said = f"{task_name(task)}, mean way from fresh layers to the whole model:"
             found.append(below(values, NOT_MUCH, said, unit="%"))
         except Unmeasured as reason:
             missing.append(str(reason))
@@ -246,12 +248,12 @@ def orders_correlate(view: View) -> Decision:
     if not pairs:
         raise Unmeasured("the same permutations on several tasks: not measured")
     found: dict[str, Correlation] = {
-        f"{a}, {b}": spearman(*map(list, zip(*values, strict=True)))
+        f"{task_name(a)}, {task_name(b)}": spearman(*map(list, zip(*values, strict=True)))
         for (a, b), values in pairs.items()
         if values
     }
     said = "; ".join(
-        f"{name} {c.r:.2f} (p = {c.p:.2g}, n = {c.n})"
+        f"{name} {c.r:.2f} ({chance(c.p)}, n = {c.n})"
         if c.r is not None and c.p is not None
         else f"{name} not defined (n = {c.n})"
         for name, c in found.items()

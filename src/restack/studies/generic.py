@@ -177,7 +177,7 @@ def _summary(groups: Sequence[Group], depths: dict[str, int]) -> Iterator[Line]:
 def _notes(rows: Sequence[Row], depths: dict[str, int]) -> Iterator[str]:
     waiting = sum(row.status in ("pending", "running") for row in rows)
     if waiting:
-        yield f"{waiting:,} of {len(rows):,} trials are not finished."
+        yield f"Not finished: {waiting:,} of {len(rows):,} trials."
     failed = [row for row in rows if row.status == "failed"]
     if failed:
         reason = (failed[0].error or "no reason is known").splitlines()[0]

@@ -218,7 +218,7 @@ def _notes(rows: Sequence[Row]) -> list[str]:
     states = [row.status for row in chosen]
     notes = []
     if missing := sum(state in ("pending", "running") for state in states):
-        notes.append(f"{missing} of {len(states)} trials are not finished.")
+        notes.append(f"Not finished: {missing:,} of {len(states):,} trials.")
     failed = [row for row in chosen if row.status == "failed"]
     for row in failed[:5]:
         reason = (row.error or "").splitlines()[0]

@@ -155,7 +155,7 @@ def correlated(found: Correlation, what: str, *, sign: int = 1) -> Decision:
     """The claim that two things go together (or, with sign -1, against each other)."""
     if found.r is None or found.p is None:
         return Decision("undecided", f"{what}: not defined (n = {found.n})")
-    said = f"{what}: r = {found.r:.2f}, p = {found.p:.3g}, n = {found.n}"
+    said = f"{what}: r = {found.r:.2f}, {chance(found.p)}, n = {found.n}"
     if found.p < LEVEL:
         return Decision("seen" if found.r * sign > 0 else "not seen", said)
     return Decision("undecided", said)
@@ -207,18 +207,41 @@ def shown(effect: Estimate, unit: Unit = "points") -> str:
     >>> shown(Effect(0.013, 0.002, 0.024, 9)), shown(Effect(0.5, None, None, 1), "%")
     ('+1.30 [0.20, 2.40] points (n = 9)', '50.0 % (n = 1)')
     """
+    return f"{bare(effect, unit)} {unit}".rstrip() + f" (n = {effect.n:,})"
+
+
+def bare(effect: Estimate, unit: Unit = "points") -> str:
+    """The number of an effect and its interval, without unit and number of trials."""
     form = {"points": "+.2f", "%": ".1f", "": ".3g"}[unit]
     factor = 1 if unit == "" else 100
     text = f"{effect.mean * factor:{form}}"
     if effect.low is not None and effect.high is not None:
         ends = (f"{end * factor:{form.lstrip('+')}}" for end in (effect.low, effect.high))
         text += f" [{', '.join(ends)}]"
-    return f"{text} {unit}".rstrip() + f" (n = {effect.n:,})"
+    return text
 
 
 def listed(effects: Mapping[str, Difference]) -> str:
-    """Several effects in words."""
-    return "; ".join(f"{name} {shown(effect)}" for name, effect in effects.items())
+    """Several effects in words; what is the same for all of them is said once.
+
+    >>> one = Difference(0.01, None, None, None, 1)
+    >>> listed({"at 2": one, "at 4": one}), listed({"at 2": one})
+    ('at 2 +1.00; at 4 +1.00 points (n = 1 each)', 'at 2 +1.00 points (n = 1)')
+    """
+    trials = {effect.n for effect in effects.values()}
+    if len(effects) == 1 or len(trials) > 1:
+        return "; ".join(f"{name} {shown(effect)}" for name, effect in effects.items())
+    short = (f"{name} {bare(effect)}" for name, effect in effects.items())
+    return f"{'; '.join(short)} points (n = {trials.pop():,} each)"
+
+
+def chance(p: float) -> str:
+    """A p value in words.
+
+    >>> chance(0.364), chance(0.0)
+    ('p = 0.36', 'p < 0.001')
+    """
+    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
 
 
 def number(value: float, unit: Unit = "points") -> str:
