@@ -17,7 +17,7 @@ from restack.errors import RestackError
 from restack.report.html import Markup, data, tag
 from restack.report.markdown import markdown, text
 from restack.report.page import figure_page, page
-from restack.studies.findings import Findings
+from restack.studies.findings import Column, Findings, Number, Table
 from tests.report import samples
 
 
@@ -192,3 +192,16 @@ def test_markdown_escapes_hostile_texts() -> None:
     assert "<script" not in made.replace("\\<script", "")
     assert "<img" not in made.replace("\\<img", "")
     assert text("a | b\n`c` [d](e) <f>") == r"a \| b \`c\` \[d\](e) \<f\>"
+
+
+def test_what_is_to_be_said_of_a_number_stands_below_its_table() -> None:
+    odd = Number(0.9225, published=True, note="tables 1 & 4 give 90.25")
+    table = Table("t", "T", (Column("score", "number", "%"),), ((odd,), (Number(0.9),)))
+    found = Findings("f", "F", tables=(table,))
+    html = page([found])
+    assert 'data-v="92.25"' in html
+    assert html.count('<sup class="mark">1</sup>') == 1
+    assert "<sup>1</sup> tables 1 &amp; 4 give 90.25" in html
+    said = markdown([found], lambda *_: "x.svg")
+    assert "92.2 (1)" in said or "92.3 (1)" in said
+    assert "(1) tables 1 \\\\& 4 give 90.25" in said

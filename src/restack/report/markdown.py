@@ -114,6 +114,7 @@ def _table(table: Table, head: str) -> Iterator[str]:
     said = [text(table.note)] if table.note else []
     if kinds.any_published:
         said.append(f"{PUBLISHED} published.")
+    said += [f"({place}) {text(remark)}." for place, remark in enumerate(kinds.remarks, 1)]
     if table.paper:
         said.append(f"Counterpart: {text(table.paper)}.")
     if said:
@@ -122,7 +123,9 @@ def _table(table: Table, head: str) -> Iterator[str]:
 
 def _entry(kinds: Kinds, place: int, entry: object) -> str:
     published, shown, spread = kinds.shown(place, entry)  # type: ignore[arg-type]
-    return " ".join(filter(None, (PUBLISHED if published else "", text(shown), text(spread))))
+    remark = kinds.remark(entry)  # type: ignore[arg-type]
+    parts = (PUBLISHED if published else "", text(shown), remark and f"({remark})", text(spread))
+    return " ".join(filter(None, parts))
 
 
 def _decoded(decoded: Decoded, head: str) -> Iterator[str]:

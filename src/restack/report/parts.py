@@ -241,11 +241,16 @@ def _table(found: Table, anchors: _Anchors) -> Markup:
         "published" if published else None,
         cls="note",
     )
+    remarks = (
+        tag("p", tag("sup", str(place)), f" {remark}", cls="note")
+        for place, remark in enumerate(kinds.remarks, 1)
+    )
     return tag(
         "div",
         _top(found.title, found.paper),
         body,
         note if found.note or published else None,
+        *remarks,
         cls="card wide",
         id=anchor,
     )

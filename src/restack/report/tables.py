@@ -82,6 +82,8 @@ class Kinds:
             any(isinstance(e, Number) and (e.low is not None or words.few(e)) for e in some)
             for some in entries
         ]
+        notes = (e.note for some in entries for e in some if isinstance(e, Number) and e.note)
+        self.remarks = tuple(dict.fromkeys(notes))
         self.any_published = any(
             words.is_published(entry, column) for column, some in pairs for entry in some
         )
@@ -95,6 +97,11 @@ class Kinds:
             *(["plan"] if column.kind == "plan" else []),
         ]
         return " ".join(names) or None
+
+    def remark(self, entry: Entry) -> str:
+        """The number of what is to be said of an entry, below the table."""
+        noted = isinstance(entry, Number) and entry.note
+        return str(self.remarks.index(entry.note) + 1) if noted else ""  # type: ignore[union-attr]
 
     def shown(self, place: int, entry: Entry) -> tuple[bool, str, str]:
         """Whether an entry is published, its text, and its interval."""
@@ -112,6 +119,7 @@ def _cell(kinds: Kinds, place: int, entry: Entry) -> Markup:
     parts: list[Markup | str] = [
         tag("span", PUBLISHED, cls="mark", aria_label="published") if published else "",
         tag("code", shown) if column.kind == "plan" and shown else shown,
+        tag("sup", kinds.remark(entry), cls="mark") if kinds.remark(entry) else "",
         tag("span", spread, cls="pm") if kinds.spread[place] else "",
     ]
     attributes: dict[str, str] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from restack.plan import duplicate, repeat
-from restack.stats import Difference
+from restack.stats import Difference, paired_difference
 from restack.studies.claim import Claim
 from restack.studies.published import duplicate_ensembles
 from restack.studies.telling import task_name
@@ -24,7 +24,7 @@ from restack.studies.verdicts import (
     shown,
     welch,
 )
-from restack.studies.view import Unfit, Unmeasured, View, difference, scores
+from restack.studies.view import Unfit, Unmeasured, View, difference, metric_of
 from restack.sweep.rows import Row
 
 PAPER = "Kao et al. 2020"
@@ -163,10 +163,16 @@ def deeper(view: View, task: str) -> dict[str, Difference]:
     return found
 
 
-def gain_over(rows: list[Row], whole: list[Row]) -> Difference:
+def gain_over(rows: list[Row], whole: list[Row], metric: str | None = None) -> Difference:
     """How much a deeper model scores above the untouched one, by pairs where there are enough."""
-    paired = difference(rows, whole)
-    return paired if paired.n >= 3 else welch(scores(rows), scores(whole))
+    one, two = (
+        {row.trial.seed: row.metric(metric or metric_of(row.trial.task)) for row in some}
+        for some in (rows, whole)
+    )
+    both = sorted(set(one) & set(two))
+    if len(both) < 3:
+        return welch(list(one.values()), list(two.values()))
+    return paired_difference([one[seed] for seed in both], [two[seed] for seed in both])
 
 
 def improves(view: View) -> Decision:

@@ -544,13 +544,15 @@ def _summary(view: View) -> list[Line]:
     except Unmeasured:
         return []
     whole = average(view.where("strategies", strategy="none"))
-    said = f"lost on average by {view.subject} without its top {half} of {view.depth} layers"
+    said = f"on average by {view.subject} without its top {half} of {view.depth} layers"
     lines.append(Line("lost", f"{found.mean * 100:.2f} points", said))
     if whole is not None:
         kept = f"{1 - found.mean / whole.mean:.1%}"
-        lines.append(Line("kept", kept, f"of the average score ({view.subject}, top {half} gone)"))
+        lines.append(Line("kept", kept, f"of its average score by {view.subject} without them"))
     for row in view.where("cost")[:1]:
         last = row.payload["plans"][-1]
         saved = f"{1 - last['inference']['ratio']:.0%}"
-        lines.append(Line("saved", saved, f"of the inference time, {half} layers gone"))
+        lines.append(
+            Line("saved", saved, f"of the inference time of {view.subject}, {half} layers gone")
+        )
     return lines

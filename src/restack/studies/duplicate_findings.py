@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from restack.plan import Plan
+from restack.stats import Mean, mean_interval
 from restack.studies.claims_duplicate import CLAIMS, HIGH, gain_over
 from restack.studies.duplicate import RULES, STUDY, curve
 from restack.studies.findings import (
@@ -31,7 +32,6 @@ from restack.studies.telling import (
     axis_of,
     beside,
     findings_of,
-    number,
     paper_of,
     point,
     points,
@@ -179,6 +179,17 @@ def _untrained(view: View) -> Figure | None:
     )
 
 
+def measures(task: str) -> dict[str, str]:
+    """What a task is scored by, as it is written: SQuAD by both of its metrics."""
+    name = task_name(task)
+    return (
+        {f"{name}, F1": "f1", f"{name}, EM": "exact"} if task in SPANS else {name: metric_of(task)}
+    )
+
+
+SPANS = ("squad", "squad_v2")
+
+
 def _depths(view: View) -> Figure | None:
     """Figures 4, 5 and 8."""
     series, rules = [], []
@@ -188,14 +199,18 @@ def _depths(view: View) -> Figure | None:
             view.depth + added: view.where("depths", task=task, added=added)
             for added in view.values_of("depths", "added", task=task)
         }
-        points = tuple(point(depth, found) for depth, found in by_depth.items())
-        series.append(Series("here", points, facet=task_name(task)))
-        if view.depth in by_depth:
-            mean = mean_of(by_depth[view.depth]).mean
-            rules.append(Rule(mean, "untouched", facet=task_name(task)))
-        paper = published(view, task)
-        if paper:
-            series.append(Series(paper_of(view), their_points(paper), True, task_name(task)))
+        for name, metric in measures(task).items():
+            means = {depth: _mean(found, metric) for depth, found in by_depth.items()}
+            points = tuple(
+                Point.of(depth, mean, by_depth[depth][0].trial.plan or "")
+                for depth, mean in means.items()
+            )
+            series.append(Series("here", points, facet=name))
+            if view.depth in means:
+                rules.append(Rule(means[view.depth].mean, "untouched", facet=name))
+            paper = published(view, task, metric)
+            if paper:
+                series.append(Series(paper_of(view), their_points(paper), True, name))
     if not series:
         return None
     return Figure(
@@ -212,14 +227,18 @@ def _depths(view: View) -> Figure | None:
     )
 
 
-def published(view: View, task: str) -> dict[int, Score]:
+def _mean(rows: Sequence[Row], metric: str) -> Mean:
+    return mean_interval([row.metric(metric) for row in rows])
+
+
+def published(view: View, task: str, metric: str) -> dict[int, Score]:
     """The published score of this model on a task, by depth."""
     return {
         score.change: score
         for score in duplicate_scores()
         if score.model == beside(view)
         and score.task == IN_PAPERS.get(task)
-        and score.metric == metric_of(task)
+        and score.metric == metric
     }
 
 
@@ -264,7 +283,7 @@ def _ensembles(view: View) -> Table | None:
     rows: list[tuple[Entry, ...]] = []
     for row in view.where("ensemble"):
         task = str(row.trial.task)
-        names = ("exact", "f1") if task.startswith("squad") else (metric_of(task), None)
+        names = ("exact", "f1") if task in SPANS else (metric_of(task), None)
         first = next(iter(row.metrics.values()))
         group = str(row.labels["members"])
         if group == "best deeper":  # chosen on one half of the examples, scored on the other
@@ -309,14 +328,16 @@ def _scores(view: View) -> Table | None:
     """Tables 3 and 4 of v1."""
     rows: list[tuple[Entry, ...]] = []
     for task in view.tasks("depths"):
-        paper = published(view, task)
         whole = view.where("depths", task=task, added=0)
-        for added in view.values_of("depths", "added", task=task):
-            found = view.where("depths", task=task, added=added)
-            depth = view.depth + added
-            gain = points(gain_over(found, whole)) if whole and added else None
-            row = (task_name(task), depth, number(found), gain, theirs(paper.get(depth)))
-            rows.append((*row, found[0].trial.plan))
+        for name, metric in measures(task).items():
+            paper = published(view, task, metric)
+            for added in view.values_of("depths", "added", task=task):
+                found = view.where("depths", task=task, added=added)
+                depth = view.depth + added
+                gain = points(gain_over(found, whole, metric)) if whole and added else None
+                mean = Number.of(_mean(found, metric))
+                row = (name, depth, mean, gain, theirs(paper.get(depth)), found[0].trial.plan)
+                rows.append(row)
     if not rows:
         return None
     return Table(

@@ -93,8 +93,8 @@ def findings_of(
         said = f", {view.subject}" if several else ""
         keys = [*(figure.key for figure in part.figures), *(table.key for table in part.tables)]
         shown = {name: name + end for name in keys}
-        figures += [_named(figure, end, said) for figure in part.figures]
-        tables += [_named(table, end, said) for table in part.tables]
+        figures += [(figure.key, _named(figure, end, said)) for figure in part.figures]
+        tables += [(table.key, _named(table, end, said)) for table in part.tables]
         verdicts += judged(claims, view, shown)
     return Findings(
         key,
@@ -102,8 +102,8 @@ def findings_of(
         lead,
         tuple(line for _, part in parts for line in part.summary),
         tuple(verdicts),
-        tuple(figures),
-        tuple(tables),
+        _side_by_side(figures),
+        _side_by_side(tables),
         tuple(dict.fromkeys(plan for _, part in parts for plan in part.plans)),
         tuple(text for _, part in parts for text in part.decoded),
         tuple(_settings(rows)),
@@ -122,6 +122,12 @@ def largest_scale(rows: Sequence[Row]) -> list[Row]:
 
 
 _Item = TypeVar("_Item", Figure, Table)
+
+
+def _side_by_side(items: Sequence[tuple[str, _Item]]) -> tuple[_Item, ...]:
+    """The same figure or table of all models in a row, as the first model has them."""
+    order = list(dict.fromkeys(key for key, _ in items))
+    return tuple(item for _, item in sorted(items, key=lambda pair: order.index(pair[0])))
 
 
 def _named(item: _Item, end: str, said: str) -> _Item:
