@@ -83,6 +83,26 @@ def test_texts(place: Path, tmp_path: Path, command: Command) -> None:
     assert json.loads(done.out)["metrics"]["validation"]["perplexity"] > 1
 
 
+def test_texts_of_the_demo_language(place: Path, tmp_path: Path, command: Command) -> None:
+    done = command(
+        *("tune", "restack/demo-mlm", "--task", "mlm", "--data", "demo/text", "--steps", "1"),
+        *("--limit", "8", "--eval-limit", "8", "-o", tmp_path / "out", "--device", "cpu", "--json"),
+    )
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["train"]["partial"] == "8 of 20,000 rows drawn with seed 0"
+    assert "base_model" not in (tmp_path / "out" / "README.md").read_text()  # it is not on the Hub
+
+
+def test_spans_of_a_model_with_few_positions(tmp_path: Path, command: Command) -> None:
+    done = command(
+        *("tune", "restack/demo-mlm", "--task", "demo/questions", "--steps", "1"),
+        *("--limit", "8", "--eval-limit", "8", "-o", tmp_path / "out", "--device", "cpu"),
+    )
+    assert done.code == 0, done.err
+    assert "best_f1" in done.out
+    assert "has_answer" not in done.out
+
+
 def test_a_teacher_and_what_comes_back(place: Path, tmp_path: Path, command: Command) -> None:
     call = (
         *("tune", place / "llama", "--task", "lm", "--data", place / "stories.txt"),
@@ -145,6 +165,8 @@ def test_rounds_drop_a_layer_each_and_are_resumed(
         (["--task", "sst2", "--freeze", "7"], "slot 7 cannot be frozen"),
         (["--task", "sst2", "--freeze", "x"], "freeze is 'x', which cannot be read"),
         (["--task", "sst2", "--tracker", "paper"], "there is no tracker 'paper'"),
+        (["--task", "moods.csv", "--label", "mood"], "moods.csv: there is no such file"),
+        (["--task", "squad", "--column", "question"], "squad reads two columns"),
         (["--task", "lm"], "--task lm needs texts"),
         (["--task", "sst2", "--distil", "states"], "are about a teacher"),
         (["--task", "sst2", "--teacher", "nowhere"], "nowhere cannot be loaded"),

@@ -135,3 +135,24 @@ def test_a_note_tells_who_taught_what() -> None:
         "learnt from big: its logits and states, temperature 2, states weigh 0.5, "
         "the labels weigh 0.1"
     )
+
+
+def test_a_head_that_nobody_teaches_does_not_judge_the_states(tmp_path: Path) -> None:
+    body = tiny.save(tiny.bert(dropout=False, initializer_range=0.1), tmp_path / "body")
+    tuned = tune(
+        body,
+        tiny.stories(task=tiny.MLM),
+        {"validation": tiny.stories(16, 1, "validation", tiny.MLM)},
+        RECIPE,
+        plan="0,1,3,4",
+        teacher=Teacher(str(body), Distil("states")),
+        out=tmp_path / "out",
+        device="cpu",
+    )
+    assert tuned.metric == "loss"
+    points = recovery(tuned, "loss")
+    assert tuned.best_step > 0  # by chance it would be any
+    assert points[0].regained == 0
+    assert points[-1].regained == pytest.approx(1 - points[-1].score / points[0].score)
+    assert points[-1].score < points[0].score
+    assert "scored by the distance of its states" in (tmp_path / "out" / "README.md").read_text()

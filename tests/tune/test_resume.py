@@ -187,8 +187,10 @@ def test_an_output_in_use_is_refused(tmp_path: Path) -> None:
 
     main(out, replace(RECIPE, epochs=1), progress=progress)
     assert said == [f"{work_directory(out)} is in use: another run is writing there"]
-    with pytest.raises(CheckpointError, match="exists"):
+    with pytest.raises(CheckpointError, match="a run that is finished"):
         main(out, resume=True)
+    with pytest.raises(CheckpointError, match="exists and is not empty"):
+        main(out)
 
 
 def test_a_failed_run_that_saved_nothing_leaves_nothing(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from restack.tune.ensemble import EnsembleResult
 
-_COUNTS = ("total", "has_answer_total", "no_answer_total")
+_PARTS = ("has_answer", "no_answer", "total", "threshold")
+"""Of SQuAD's scores; --json has them."""
 
 
 @app.command()
@@ -73,7 +74,7 @@ def ensemble(
 def _table(result: EnsembleResult) -> Table:
     from rich.table import Table
 
-    names = [name for name in result.all if name not in _COUNTS and "threshold" not in name]
+    names = [name for name in result.all if not any(part in name for part in _PARTS)]
     table = Table(title=f"{result.task}/{result.split}, in per cent", title_justify="left")
     table.add_column("")
     table.add_column("examples", justify="right")

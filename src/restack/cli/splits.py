@@ -66,6 +66,7 @@ def _task(
     from dataclasses import replace
 
     from restack.data import TASKS, Task, get_task
+    from restack.data.tables import READERS
 
     if name in ("lm", "mlm"):
         if data is None:
@@ -79,27 +80,41 @@ def _task(
             )
         made = Task.from_file(name, columns=column, label=label, kind=kind)  # type: ignore[arg-type]
         return made, None
+    if Path(name).suffix in READERS:
+        raise RestackError(f"--task {name}: there is no such file")
     if kind in ("lm", "mlm"):
-        return _hub_texts(name, kind, column), None
+        return _named_texts(name, kind, column), None
     task = get_task(name)
     if kind is not None and kind != task.kind:
         raise RestackError(f"the task {task.name} is a {task.kind}", hint="Leave --kind out.")
     if column is not None:
-        task = replace(task, columns=tuple(column.split(",")))
+        columns = tuple(column.split(","))
+        if task.kind == "span" and len(columns) != 2:
+            raise RestackError(
+                f"{task.name} reads two columns, and --column names {column!r}",
+                hint="Name the questions, then the contexts: question,context.",
+            )
+        task = replace(task, columns=columns)
     return (task if label is None else replace(task, label=label)), data
 
 
-def _hub_texts(name: str, kind: str, column: str | None) -> Any:
+def _named_texts(name: str, kind: str, column: str | None) -> Any:
+    """Language modelling on texts of the Hub, or of the demo language."""
     from restack.data import Task
+    from restack.data.language import SIZES
     from restack.data.tasks import DEFAULT_METRICS
+    from restack.data.texts import MADE
 
     hub, _, config = name.partition(":")
+    made = MADE.get(name)
     return Task(
-        hub.rpartition("/")[2],
+        name if made else hub.rpartition("/")[2],
         kind,  # type: ignore[arg-type]
-        (column or "text",),
+        tuple((column or "text").split(",")),
         None,
         metrics=DEFAULT_METRICS[kind],  # type: ignore[index]
-        hub=hub,
+        hub=None if made else hub,
         config=config or None,
+        sizes=SIZES if made else {},
+        made=made,
     )

@@ -75,8 +75,11 @@ def tune(
         int | None, typer.Option(min=1, help="Score on the first so many examples.")
     ] = None,
     init: Annotated[
-        str, typer.Option(help="How fresh slots start: standard, paper, released, family, ...")
-    ] = "standard",
+        str,
+        typer.Option(
+            help="How fresh slots start: family, standard, paper, paper-keep-norms or released."
+        ),
+    ] = "family",
     stack: StackOption = None,
     tokenizer: Annotated[
         str | None, typer.Option(metavar="FROM", help="If it does not lie beside the model.")
@@ -220,7 +223,9 @@ def _progress() -> Iterator[Any]:
             if what == "evaluated":
                 if "evaluate" in bars:
                     bar.update(bars["evaluate"], visible=False)
-                scores = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
+                scores = ", ".join(
+                    f"{name} {value:.4f}" for name, value in numbers.items() if _main(name)
+                )
                 output.note(f"step {done:,} of {total:,}: {scores}")
                 return
             if what not in bars:
@@ -245,10 +250,17 @@ def _without_curve(tuned: Tuned) -> dict[str, Any]:
     return found
 
 
+def _main(name: str) -> bool:
+    """Whether a metric is shown: parts of SQuAD's scores, counts and thresholds are not."""
+    parts = ("has_answer", "no_answer", "total", "threshold")
+    return not any(part in name for part in parts)
+
+
 def _table(tuned: Tuned) -> Table:
     from rich.table import Table
 
-    names = list(dict.fromkeys(name for found in tuned.metrics.values() for name in found))
+    every = dict.fromkeys(name for found in tuned.metrics.values() for name in found)
+    names = [name for name in every if _main(name)]
     table = Table("split", box=None, pad_edge=False)
     for name in names:
         table.add_column(name, justify="right")
@@ -262,7 +274,7 @@ def _recovery(tuned: Tuned) -> Iterator[Table]:
     from restack.tune.healing import recovery_table
 
     if (points := _points(tuned)) and tuned.teacher is not None:
-        metric = _metric(tuned)
+        metric = tuned.metric or ""
         own = tuned.teacher["metrics"].get(next(iter(tuned.metrics)), {})
         yield recovery_table(points, metric, own.get(metric))
 
@@ -270,12 +282,7 @@ def _recovery(tuned: Tuned) -> Iterator[Table]:
 def _points(tuned: Tuned) -> tuple[Point, ...]:
     from restack.tune.healing import recovery
 
-    return recovery(tuned, _metric(tuned)) if tuned.teacher and tuned.metrics else ()
-
-
-def _metric(tuned: Tuned) -> str:
-    """The metric that picks the best weights: the first one of the first split."""
-    return next(iter(next(iter(tuned.metrics.values()))))
+    return recovery(tuned, tuned.metric) if tuned.teacher and tuned.metric else ()
 
 
 def _summary(tuned: Tuned, out: Path) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from restack.anatomy.shipped import local
 from restack.data.tasks import Kind, Task
 from restack.tune.healing import recovery_lines
 from restack.tune.recipe import Recipe
@@ -58,7 +59,8 @@ def model_card(tuned: Tuned, setup: Setup, name: str) -> str:
 def _on_hub(source: str) -> bool:
     from pathlib import Path
 
-    return bool(_HUB_NAME.fullmatch(source)) and not Path(source).exists()
+    shipped = local(source) != source
+    return bool(_HUB_NAME.fullmatch(source)) and not shipped and not Path(source).exists()
 
 
 def _results(tuned: Tuned, task: Task) -> list[Any]:
@@ -108,7 +110,7 @@ def _body(tuned: Tuned, setup: Setup, name: str, task: Task) -> Iterator[str]:
     else:
         yield "The model was not evaluated."
     yield ""
-    if regained := recovery_lines(tuned, task):
+    if regained := recovery_lines(tuned):
         yield "## What came back"
         yield ""
         yield from regained

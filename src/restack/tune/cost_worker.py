@@ -231,12 +231,13 @@ def _task(load: Workload) -> tuple[Task, Any]:
 def _loaded(subject: Subject, task: Task, load: Workload) -> Any:
     from transformers import AutoConfig
 
+    from restack.anatomy.shipped import local
     from restack.tune.heads import load_for_task
 
     # a config without a padding token would have its head read the last token of the padding
     pad = None
     with contextlib.suppress(OSError, ValueError):
-        eos = AutoConfig.from_pretrained(subject.model).eos_token_id
+        eos = AutoConfig.from_pretrained(local(subject.model)).eos_token_id
         pad = eos if isinstance(eos, int) else 0
     return load_for_task(
         subject.model, task, plan=subject.plan, stack=subject.stack, pad_id=pad or 0
@@ -248,15 +249,13 @@ def _batches(
 ) -> tuple[list[Any], str | None]:
     if split is None:
         return [_made_up(loaded, load)], None
-    from transformers import AutoTokenizer
-
     from restack.tune.examples import prepare
     from restack.tune.recipe import Recipe
-    from restack.tune.setup import reads_types
+    from restack.tune.setup import load_tokenizer, reads_types
 
     examples = prepare(
         split,
-        AutoTokenizer.from_pretrained(subject.model),
+        load_tokenizer(subject.model),
         loaded.body.config,
         Recipe(max_length=load.max_length),
         types=reads_types(loaded.body),

@@ -13,7 +13,7 @@ from torch import nn
 from restack.data.metrics import perplexity
 from restack.tune.engine import Engine
 from restack.tune.examples import Batch, Examples
-from restack.tune.losses import head_loss, span_logits
+from restack.tune.losses import Loss, head_loss, span_logits
 from restack.tune.predictions import Predictions
 
 _PLACES = {"cpu": 2048}  # tokens of a batch: on a CPU what fits its caches is fastest
@@ -27,18 +27,23 @@ class Evaluation:
     """What came out for one split."""
 
     metrics: dict[str, float]
-    """Those of the task, in its order, and the mean loss."""
+    """Those of the task, in its order, and the mean loss; or that alone."""
     predictions: Predictions | None
-    """None for language modelling, which has a loss alone."""
+    """None where there is a loss alone, as in language modelling."""
 
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, examples: Examples, engine: Engine, *, heard: Heard | None = None
+    model: nn.Module,
+    examples: Examples,
+    engine: Engine,
+    *,
+    loss: Loss | None = None,
+    heard: Heard | None = None,
 ) -> Evaluation:
     """Run a model over a split once; all processes get the whole of it.
 
-    `heard` is told how many rows are done each time.
+    With a `loss` nothing but its mean is found. `heard` is told how many rows are done each time.
     """
     kind = examples.split.task.kind
     was = model.training
@@ -49,19 +54,21 @@ def evaluate(
         for rows, counts in _share(examples, engine):
             batch = examples.batch(rows).to(engine.device)
             with engine.autocast():
-                out = model(**batch.inputs)
-                loss = head_loss(kind, out, batch)
+                out = model(**batch.inputs) if loss is None else None
+                lost = head_loss(kind, out, batch) if loss is None else loss(model, batch)
             if not counts:
                 continue
-            total += float(loss)
+            total += float(lost)
             count += batch.count
-            if kind not in ("lm", "mlm"):
+            if loss is None and kind not in ("lm", "mlm"):
                 outputs.append((rows, _kept(kind, out, batch)))
             if heard is not None:
                 heard(len(rows))
     finally:
         model.train(was)
     total, count = engine.total(total), int(engine.total(count))
+    if loss is not None:
+        return Evaluation({"loss": total / count}, None)
     if kind in ("lm", "mlm"):
         return Evaluation({"perplexity": perplexity(total, count), "loss": total / count}, None)
     found = _predictions(examples, engine.joined(outputs))

@@ -22,6 +22,7 @@ from restack.tune.recipe import Recipe
 
 _LONGEST_WINDOW = 384
 _LONGEST_BLOCK = 512
+_STRIDE = Recipe().stride
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +156,10 @@ def prepare(
     made = Examples(split, _NOTHING, pad_id, multiple, types=types)
     if kind == "span":
         longest = min(limit or _LONGEST_WINDOW, recipe.max_length or _LONGEST_WINDOW)
-        cut = windows(
-            tokenizer, split, max_length=longest, stride=recipe.stride, vocab_size=vocab_size
-        )
+        stride = recipe.stride
+        if stride == _STRIDE and longest < 2 * stride:  # as much as in windows of 384
+            stride = longest // 3
+        cut = windows(tokenizer, split, max_length=longest, stride=stride, vocab_size=vocab_size)
         return replace(made, tokens=cut.tokens, windows=cut)
     if kind in ("lm", "mlm"):
         tokens = _running(split, tokenizer, recipe, limit, vocab_size)

@@ -26,6 +26,7 @@ from restack.data.tasks import Kind, Task
 from restack.errors import CheckpointError, DataError, StackError
 from restack.plan import Plan
 from restack.surgery import restack
+from restack.surgery.fresh import DEFAULT
 from restack.tune.mean_pool import MeanPool, has_mean_pool, load_mean_pool
 from restack.tune.recipe import Head
 from restack.tune.silence import silence
@@ -94,7 +95,7 @@ def load_for_task(
     head: Head = "family",
     stack: str | None = None,
     seed: int = 0,
-    init: str = "standard",
+    init: str = DEFAULT,
     pad_id: int | None = None,
 ) -> Loaded:
     """A model for a task in float32, from a directory, a Hub name or another model.

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedModel
 
 from restack.anatomy.shipped import local
-from restack.data.tasks import Task
 from restack.errors import CheckpointError
 from restack.tune.distil import Distil, distillation, plan_from
 from restack.tune.heads import Loaded, Location, load_for_task
@@ -48,6 +47,11 @@ class Lesson:
     def speaks(self) -> bool:
         """Whether it has a head whose answers can be scored."""
         return not self.loaded.fresh
+
+    @property
+    def states_alone(self) -> bool:
+        """Whether nothing is learnt from but states, which reaches no head."""
+        return self.note["source"] == "states" and not self.note["labels"]
 
 
 def lesson(
@@ -151,10 +155,10 @@ def recovery_table(points: Sequence[Point], metric: str, teacher: float | None) 
     return table
 
 
-def recovery_lines(tuned: Tuned, task: Task) -> list[str]:
+def recovery_lines(tuned: Tuned) -> list[str]:
     """The curve as a table of a model card; empty without a teacher."""
-    metric = task.metrics[0]
-    points = recovery(tuned, metric) if tuned.teacher else ()
+    metric = tuned.metric
+    points = recovery(tuned, metric) if tuned.teacher and metric else ()
     if not points:
         return []
     rows = [f"| {p.step} | {p.score:.4f} | {_share(p.regained)} |" for p in points]

@@ -22,6 +22,11 @@ from restack.tune.optim import freeze, make_optimizer, parameter_groups
 from restack.tune.recipe import Recipe
 from restack.tune.setup import Setup
 
+_BLIND = (
+    "scored by the distance of its states from the teacher's (loss): states teach no head, and its "
+    "own is drawn anew"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -35,6 +40,7 @@ class Prepared:
     trained: int
     goal: Callable[[], dict[str, Mapping[str, float]]]
     """What the teacher scores on each split; nothing without a teacher."""
+    notes: tuple[str, ...] = ()
 
 
 def prepare_job(
@@ -70,6 +76,9 @@ def prepare_job(
 
     # a wrapper that joins gradients only costs here; one that joins weights is needed
     scored = runs if engine.sharded else model
+    # a head that is new and that nobody teaches would score by chance
+    blind = taught is not None and taught.states_alone and bool(setup.loaded.fresh)
+    judge = taught.loss if taught is not None and blind else None
 
     def evaluated(of: nn.Module = scored) -> dict[str, Evaluation]:
         total = sum(len(examples) for examples in setup.validation.values())
@@ -82,7 +91,7 @@ def prepare_job(
                 progress("evaluate", min(done, total), total, {})
 
         return {
-            name: evaluate(of, examples, engine, heard=heard)
+            name: evaluate(of, examples, engine, loss=judge, heard=heard)
             for name, examples in setup.validation.items()
         }
 
@@ -95,17 +104,21 @@ def prepare_job(
         setup.train,
         loss,
         evaluated if setup.validation else None,
-        (next(iter(setup.validation)), task.metrics[0]) if setup.validation else None,
+        (next(iter(setup.validation)), "loss" if blind else task.metrics[0])
+        if setup.validation
+        else None,
         evaluate_first=taught is not None,
     )
 
     def goal() -> dict[str, Mapping[str, float]]:
+        if blind:  # no distance from itself
+            return {name: {"loss": 0.0} for name in setup.validation}
         if taught is None or not taught.speaks:
             return {}
         found = evaluated(taught.loaded.model.to(engine.device))
         return {name: evaluation.metrics for name, evaluation in found.items()}
 
-    return Prepared(job, tuner, whole, trained, goal)
+    return Prepared(job, tuner, whole, trained, goal, (_BLIND,) if blind else ())
 
 
 def _checkpoint_activations(body: PreTrainedModel) -> None:

@@ -84,7 +84,7 @@ class Recipe:
     max_length: int | None = None
     """Tokens of an example: what the model allows, 384 for spans, 512 at most for blocks."""
     stride: int = 128
-    """Tokens that windows of a long context share."""
+    """Tokens that windows of a long context share; by default a third of windows below 256."""
     blocks: bool = True
     """Language modelling on running text, cut into blocks without padding; else text by text."""
     packing: bool = False

@@ -16,6 +16,7 @@ from restack.data.splits import Split, check_classes
 from restack.errors import CheckpointError, DataError
 from restack.observe.heads import vocabulary
 from restack.plan import Plan
+from restack.surgery.fresh import DEFAULT
 from restack.tune.engine import Engine
 from restack.tune.examples import Examples, prepare
 from restack.tune.heads import Loaded, Location, fresh_note, load_for_task
@@ -51,7 +52,7 @@ def set_up(
     tokenizer: Any = None,
     plan: Plan | str | None = None,
     stack: str | None = None,
-    init: str = "standard",
+    init: str = DEFAULT,
 ) -> Setup:
     """Load, re-stack and tokenise; refuse what does not fit together."""
     _check_splits(train, validation)

@@ -75,6 +75,11 @@ class Tuned:
     teacher: Mapping[str, Any] | None = None
     """Who taught what, and its own `metrics` by split, if it has a head for the task."""
 
+    @property
+    def metric(self) -> str | None:
+        """The metric that picks the best weights: the first one of the first split."""
+        return next((name for found in self.metrics.values() for name in found), None)
+
     def to_json(self) -> dict[str, Any]:
         """All but the model and the predictions, as plain data."""
         return {

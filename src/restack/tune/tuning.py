@@ -13,8 +13,9 @@ import torch
 from transformers import PreTrainedModel
 
 from restack.data.splits import Split
-from restack.errors import RestackError
+from restack.errors import CheckpointError, RestackError
 from restack.plan import Plan
+from restack.surgery.fresh import DEFAULT
 from restack.surgery.publish import check_output
 from restack.tune.checkpoints import (
     METRICS,
@@ -39,7 +40,7 @@ from restack.tune.loop import Hooks, Progress, State, run
 from restack.tune.lora import merge
 from restack.tune.losses import Loss
 from restack.tune.mean_pool import MeanPool
-from restack.tune.output import publish_output
+from restack.tune.output import RESULTS, publish_output
 from restack.tune.preparing import Prepared, prepare_job
 from restack.tune.recipe import Recipe
 from restack.tune.setup import Setup, set_up, without_cache
@@ -59,7 +60,7 @@ def tune(
     tokenizer: Any = None,
     plan: Plan | str | None = None,
     stack: str | None = None,
-    init: str = "standard",
+    init: str = DEFAULT,
     out: Path | None = None,
     work: Path | None = None,
     resume: bool = False,
@@ -88,6 +89,7 @@ def tune(
     begun = time.perf_counter()
     if out is not None:
         out = Path(out)
+        _check_new(out, resume)
         given = isinstance(model, PreTrainedModel | MeanPool) or not Path(model).is_dir()
         check_output(out, inputs=[] if given else [Path(model)])  # type: ignore[arg-type]
     engine = make_engine(recipe, device)
@@ -139,6 +141,18 @@ def tune(
             publish_output(out, work, tuned, setup)
         engine.wait()
     return tuned
+
+
+def _check_new(out: Path, resume: bool) -> None:
+    """Refuse an output that is there: what a training made is never replaced."""
+    if resume and (out / RESULTS).is_file():
+        raise CheckpointError(
+            f"{out} is the output of a run that is finished", hint="There is nothing to resume."
+        )
+    if out.is_dir() and any(out.iterdir()):
+        raise CheckpointError(
+            f"the output {out} exists and is not empty", hint="Give another name, or remove it."
+        )
 
 
 def _identity(
@@ -246,7 +260,7 @@ def _result(
     if recipe.checkpointing:
         body_of(model).gradient_checkpointing_disable()
     model.eval()
-    notes = [*setup.notes, *([] if taught is None else [told(taught.note)])]
+    notes = [*setup.notes, *([] if taught is None else [told(taught.note)]), *prepared.notes]
     notes += [f"ended early: {state.ended}"] if state.ended else []
     kept = recipe.keep_best and job.evaluate is not None
     train_seconds = state.seconds.get("train", 0.0)
