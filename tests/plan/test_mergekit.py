@@ -173,10 +173,10 @@ ENORMOUS = [
 
 @pytest.mark.parametrize("text", ENORMOUS)
 def test_enormous_configurations_are_refused_at_once(text: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(PlanError) as caught:
         from_mergekit(text, 10_000)
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
     assert len(str(caught.value)) < 500
 
 

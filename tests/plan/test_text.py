@@ -90,7 +90,6 @@ def test_the_text_is_as_short_as_items_make_it(written: str, canonical: str) -> 
     ("text", "reason", "caret"),
     [
         ("0-3,x", "expected a layer number", "    ^"),
-        ("", "expected a layer number or a verb", "^"),
         ("-3", "expected a layer number or a verb", "^"),
         ("0-3,", "expected a layer number", "    ^"),
         ("0,-3", "expected a layer number", "  ^"),
@@ -192,10 +191,10 @@ def test_line_breaks_do_not_displace_the_caret() -> None:
     ],
 )
 def test_enormous_wishes_are_refused_at_once(text: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(PlanError) as caught:
         Plan.parse(text, 12)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
     assert len(str(caught.value)) < 500
 
 
@@ -220,3 +219,9 @@ def test_any_text_is_a_plan_or_a_plan_error(text: str, depth: int) -> None:
     except PlanError:
         return
     assert Plan.parse(str(plan), depth) == plan
+
+
+@pytest.mark.parametrize("text", ["", "  ", "\n"])
+def test_an_empty_plan_is_called_empty(text: str) -> None:
+    with pytest.raises(PlanError, match="the plan is empty"):
+        Plan.parse(text, 12)

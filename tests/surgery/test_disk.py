@@ -140,6 +140,29 @@ def test_verify_finds_a_missing_layer_tensor(tmp_path: Path) -> None:
     assert report.differences == ["`bert.encoder.layer.2.output.dense.bias` is missing"]
 
 
+def test_verify_finds_layers_beyond_the_depth(tmp_path: Path) -> None:
+    FAMILIES["llama"].build().save_pretrained(tmp_path / "in")
+    file = tmp_path / "in" / "config.json"
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps(config | {"num_hidden_layers": 3}))
+    (line,) = verify(tmp_path / "in").differences
+    assert "`model.layers.3." in line
+    assert "beyond the 3 layers" in line
+    file.write_text(json.dumps(config | {"num_hidden_layers": 3, "num_nextn_predict_layers": 2}))
+    assert verify(tmp_path / "in").ok
+
+
+@pytest.mark.parametrize("count", [10**9, 10**30])
+@pytest.mark.parametrize("model_type", ["llama", "albert", "no-such-type"])
+def test_absurd_depths_are_refused_at_once(model_type: str, count: int, tmp_path: Path) -> None:
+    FAMILIES["llama"].build().save_pretrained(tmp_path / "in")
+    file = tmp_path / "in" / "config.json"
+    config = json.loads(file.read_text()) | {"model_type": model_type, "num_hidden_layers": count}
+    file.write_text(json.dumps(config))
+    with pytest.raises(StackError, match=r"`num_hidden_layers` is 10+; stacks have at most"):
+        edit(tmp_path / "in", "0-2", tmp_path / "out")
+
+
 def test_dtype_and_shards(tmp_path: Path) -> None:
     model = FAMILIES["llama"].build()
     model.save_pretrained(tmp_path / "in")

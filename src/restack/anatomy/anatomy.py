@@ -140,11 +140,12 @@ def locate(
     if not fitting:
         return None
     prefix = max(fitting, key=lambda p: len(numbered[p]))
-    missing = sorted(set(range(stored)) - numbered[prefix])
-    if missing:
+    # one by one, for a damaged config may speak of any number of layers
+    missing = next((i for i in range(stored) if i not in numbered[prefix]), None)
+    if missing is not None:
         raise StackError(
             f"{location}: `{facts.counts[0]}` says {depth} layers, but no tensor is named "
-            f"`{prefix}{missing[0]}.`",
+            f"`{prefix}{missing}.`",
             hint="the checkpoint is incomplete, or its config belongs to another model",
         )
     layers: list[dict[str, Shape]] = [{} for _ in range(stored)]

@@ -8,9 +8,10 @@ from dataclasses import replace
 from restack.anatomy import guess
 from restack.anatomy.anatomy import Anatomy, Shape, dissect, with_stacks
 from restack.anatomy.checkpoint import Checkpoint
-from restack.anatomy.config import Config, get, missing_lists, put
+from restack.anatomy.config import Config, get, missing_lists, put, walk
 from restack.anatomy.facts import Facts
 from restack.errors import RestackError, StackError
+from restack.plan import MAX_SLOTS
 
 
 def anatomy(checkpoint: Checkpoint, which: str | None = None) -> Anatomy:
@@ -18,6 +19,7 @@ def anatomy(checkpoint: Checkpoint, which: str | None = None) -> Anatomy:
 
     Of a model type that nothing is known of, `which` may name a stack by its path.
     """
+    _check_depths(checkpoint)
     tensors = {t.name: Shape(t.dtype, t.shape, t.nbytes) for t in checkpoint.tensors.values()}
     found = dissect(checkpoint.location, checkpoint.config, tensors)
     if not found.stacks:
@@ -27,6 +29,17 @@ def anatomy(checkpoint: Checkpoint, which: str | None = None) -> Anatomy:
         found = replace(found, stacks=(stack,))
     missing = {name for stack in found.stacks for name in missing_lists(found.config, stack.facts)}
     return replace(found, config=_completed(found.config, missing)) if missing else found
+
+
+def _check_depths(checkpoint: Checkpoint) -> None:
+    """Refuse a config that speaks of a billion layers, before a class tries to build them."""
+    for name, value in walk(checkpoint.config):
+        if name.endswith(("layers", "layer", "depth")) and type(value) is int and value > MAX_SLOTS:
+            raise StackError(
+                f"{checkpoint.location}: config field `{name}` is {value}; stacks have at most "
+                f"{MAX_SLOTS} layers",
+                hint="the config is damaged: download it or save it again",
+            )
 
 
 def _learned(config: Config) -> tuple[Facts, ...]:

@@ -151,7 +151,7 @@ def _drop_by_score(
     if scores is None:
         raise PlanError(
             "dropping by contribution needs scores, and none are given",
-            hint="measure how alike each layer's input and output are, and pass them: "
-            "Plan.parse(text, depth, scores=...)",
+            hint="`restack score MODEL` measures how alike each layer's input and output are, and "
+            "gives the plan; in Python, Plan.parse(text, depth, scores=...)",
         )
     return verbs.drop_by_score(depth, scores, above=above, count=lowest)

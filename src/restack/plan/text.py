@@ -66,6 +66,8 @@ class Item:
 def parse(text: str, depth: int, scores: Sequence[float] | None = None) -> Plan:
     """Read a plan; see `Plan.parse`."""
     reader = Reader(text)
+    if not text.strip():
+        raise PlanError("the plan is empty", hint=f"{_RANGES}; or say what to do: drop:top=6")
     plan = _step(reader, checked_depth(depth), scores)
     steps = 1
     while not reader.at_end:

@@ -171,10 +171,14 @@ def _check_past_end(stack: Stack, options: Options) -> None:
         )
 
 
+# How many layers for multi-token prediction follow those of the stack.
+EXTRA_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
+
+
 def _without_extra_layers(config: Config, stack: Stack) -> None:
     where = section_path(stack.facts)
     section = get(config, where) if where else config
-    for field in ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers"):
+    for field in EXTRA_LAYERS:
         if section.get(field):
             section[field] = 0
 

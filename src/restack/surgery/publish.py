@@ -130,7 +130,10 @@ def _work_directory(out: Path, leftovers: ExitStack) -> Iterator[Path]:
     lock = None
     while lock is None:
         work = _beside(out)
-        work.mkdir()
+        try:
+            work.mkdir()
+        except OSError as error:  # of a name that the user knows
+            raise unwritable(out, error) from error
         try:
             lock = _lock(work)
         except FileNotFoundError:  # a cleaner took it in the moment before it was locked

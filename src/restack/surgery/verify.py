@@ -20,7 +20,7 @@ from restack.anatomy.fingerprint import (
     value_digest,
 )
 from restack.errors import CheckpointError, RestackError, StackError
-from restack.surgery.disk import Options, prepare
+from restack.surgery.disk import EXTRA_LAYERS, Options, prepare
 from restack.surgery.fresh import DEFAULT
 from restack.surgery.record import RECORD, digest_of, layout_digest, of_torch, read_record
 from restack.surgery.write import Made, Range, Target
@@ -78,7 +78,7 @@ def verify(
         report.differences.append(error.message)
         return report
     report.checked.append(f"{len(checkpoint.tensors)} tensors lie sound in their files")
-    _structure(found, report)
+    _structure(found, record, report)
     if record:
         _provenance(checkpoint, record, report, progress)
     if against is not None:
@@ -88,7 +88,7 @@ def verify(
     return report
 
 
-def _structure(found: Anatomy, report: Report) -> None:
+def _structure(found: Anatomy, record: dict[str, Any] | None, report: Report) -> None:
     if not found.stacks:
         report.differences.append(
             f"no stack of layers is known for model type {found.model_type!r}: nothing to compare"
@@ -103,10 +103,22 @@ def _structure(found: Anatomy, report: Report) -> None:
                 )
         if not found.config.get("quantization_config"):  # which may leave single layers as they are
             report.differences += _uneven(stack)
+        report.differences += _past_end(stack, found, record)
         sizes = {value for name, value in walk(found.config) if name.endswith("hidden_size")}
         report.differences += _unsized(stack, sizes)
         if len(report.differences) == before:
             report.checked.append(f"`{stack.path}` has its {stack.depth} layers, each complete")
+
+
+def _past_end(stack: Stack, found: Anatomy, record: dict[str, Any] | None) -> Iterator[str]:
+    """Layers beyond the depth, where neither the config nor an edit accounts for them."""
+    fields = {name.rpartition(".")[2] for name, value in walk(found.config) if value}
+    kept = record is not None and record.get("past_end") == "keep"
+    if stack.past_end and not kept and not fields.intersection(EXTRA_LAYERS):
+        yield (
+            f"`{stack.past_end[0]}` is numbered beyond the {stack.depth} layers of the config "
+            f"({len(stack.past_end)} such tensors)"
+        )
 
 
 def _uneven(stack: Stack) -> Iterator[str]:
