@@ -239,9 +239,11 @@ def _rules(data: list[Row], x: Place, y: Place, alt: Any, *, turned: bool = Fals
         found += _layer(data, alt, part, "rule", line, **_SAID, **at)
         said: dict[str, Any] = {"text": "name:N", **at, **end}
         if upright:  # above the panel, towards the side where there is room
-            name |= {"baseline": "bottom", "dy": -3}
-            for align, which in (("left", {"lacks": "high_up"}), ("right", {"has": "high_up"})):
-                found += _layer(data, alt, part, "text", {**name, "align": align}, **which, **said)
+            for side in ("left", "right"):
+                over = {**name, "align": side, "baseline": "bottom"}
+                found += _layer(data, alt, part, "text", {**over, "dy": -3}, has=side, **said)
+                raised = {**over, "dy": -16}
+                found += _layer(data, alt, part, "text", raised, has=f"{side} raised", **said)
         else:
             above = {**name, "align": "right", "dy": -4, "baseline": "bottom"}
             found += _layer(data, alt, part, "text", above, **said)

@@ -50,8 +50,15 @@ def rows(figure: Figure) -> list[Row]:
             for point in series.points
         ]
     rules = [
-        _rule(figure, rule, name) for rule in figure.rules for name in _in_panels(figure, rule)
+        _rule(figure, rule, name)
+        for rule in sorted(figure.rules, key=lambda rule: rule.value)
+        for name in _in_panels(figure, rule)
     ]
+    seen: dict[tuple[str, str], int] = {}
+    for row in rules:  # neighbours have their names at two heights, so that these do not touch
+        place = row["panel"], row["part"]
+        seen[place] = seen.get(place, 0) + 1
+        row[row.pop("side") + (" raised" if seen[place] % 2 == 0 else "")] = True
     return found + rules
 
 
@@ -130,8 +137,8 @@ def _rule(figure: Figure, rule: Rule, panel: str) -> Row:
         "panel": panel,
         rule.axis: rule.value,
         "name": rule.name,
-        # where its name would run out of the panel on the right
-        "high_up": True if rule.value > (low + high) / 2 else None,
+        # of an upright line, the side on which its name does not run out of the panel
+        "side": "right" if rule.value > (low + high) / 2 else "left",
         "said": f"{rule.name}: {words.with_unit(rule.value, axis.unit, digits)}"
         + ("\npublished" if rule.published else ""),
     }

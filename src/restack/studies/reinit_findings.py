@@ -226,6 +226,7 @@ def _orders(view: View) -> Figure | None:
     for task in tasks:
         rows = view.where("orders", task=task, order="shuffled")
         series.append(Series.of_values("shuffled", scores(rows), task_name(task)))
+        rules.append(Rule(mean_of(rows).mean, "mean of them", "x", facet=task_name(task)))
         for order, name in (("whole", "the whole model"), ("fresh", "fresh layers")):
             ends = view.where("orders", task=task, order=order)
             if ends:
@@ -240,7 +241,8 @@ def _orders(view: View) -> Figure | None:
         Axis("density"),
         tuple(series),
         tuple(rules),
-        note="Each permutation is one trial; the n-th is the same on every task.",
+        note="Each permutation is one trial; the n-th is the same on every task. The means have "
+        "their intervals in the table.",
         section=LOCAL,
         paper="Tamkin et al., figure 4",
     )

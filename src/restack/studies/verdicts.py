@@ -205,16 +205,17 @@ def shown(effect: Estimate, unit: Unit = "points") -> str:
     """An effect in words.
 
     >>> shown(Effect(0.013, 0.002, 0.024, 9)), shown(Effect(0.5, None, None, 1), "%")
-    ('+1.30 [0.20, 2.40] points (n = 9)', '50.0 % (n = 1)')
+    ('+1.30 [0.20, 2.40] points (n = 9)', '50.0% (n = 1)')
     """
-    return f"{bare(effect, unit)} {unit}".rstrip() + f" (n = {effect.n:,})"
+    said = bare(effect, unit)
+    return f"{said} points (n = {effect.n:,})" if unit == "points" else f"{said} (n = {effect.n:,})"
 
 
 def bare(effect: Estimate, unit: Unit = "points") -> str:
     """The number of an effect and its interval, without unit and number of trials."""
     form = {"points": "+.2f", "%": ".1f", "": ".3g"}[unit]
     factor = 1 if unit == "" else 100
-    text = f"{effect.mean * factor:{form}}"
+    text = f"{effect.mean * factor:{form}}{'%' if unit == '%' else ''}"
     if effect.low is not None and effect.high is not None:
         ends = (f"{end * factor:{form.lstrip('+')}}" for end in (effect.low, effect.high))
         text += f" [{', '.join(ends)}]"
@@ -245,5 +246,14 @@ def chance(p: float) -> str:
 
 
 def number(value: float, unit: Unit = "points") -> str:
-    """A limit in words."""
-    return f"{value:g}" if unit == "" else f"{value * 100:g} {unit}"
+    """A limit in words.
+
+    >>> number(0.01), number(0.8, "%"), number(0.0)
+    ('1 point', '80%', '0 points')
+    """
+    if unit == "":
+        return f"{value:g}"
+    said = f"{value * 100:g}"
+    if unit == "%":
+        return f"{said}%"
+    return f"{said} point{'' if said == '1' else 's'}"
