@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,12 @@ import pytest
 from restack.errors import RestackError
 from restack.sweep import braces
 from restack.sweep.axes import recipe_settings
-from restack.sweep.definition import define, load
+from restack.sweep.definition import _KEYS, define, load
+from restack.sweep.kinds import KINDS
 from restack.sweep.lines import line_numbers, line_of
 from restack.sweep.reading import DefinitionError
 from restack.sweep.trial import Trial
+from restack.tune.recipe import Recipe
 from tests.sweep.reviews import make_data
 
 MODEL = "restack/demo-mlm"  # twelve layers; it ships with the package
@@ -150,6 +154,21 @@ def test_a_file_elsewhere_defines_the_same_trials(place: Path, tmp_path: Path) -
     assert load(moved / "sweep.toml").trials[0].key != one[0].key
 
 
+def test_sweeps_of_the_docs_are_what_they_are_said_to_be() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "sweep.md").read_text()
+    blocks = map(tomllib.loads, re.findall(r"^```toml\n(.*?)^```$", page, re.M | re.S))
+    whole, pairs, _ = blocks  # the third is a search
+    found = define(whole).trials
+    assert f"{len(found)} entries and {len({t.key for t in found})}" in page
+    common = {"models": [MODEL], "tasks": ["demo/sentiment"]}
+    assert len(define({**common, **pairs}).trials) == 10
+    settings = {field.name for field in fields(Recipe)} - {"seed"}
+    named = page.partition("### Recipes")[2].partition("###")[0]
+    assert {name for name in settings if f"`{name}`" not in named} == set()
+    keys = page.partition("## The file")[2].partition("## Running")[0]
+    assert {key for key in (*_KEYS, *KINDS) if f"`{key}`" not in keys} == set()
+
+
 def test_a_python_file(place: Path, tmp_path: Path) -> None:
     file = tmp_path / "sweep.py"
     file.write_text(
@@ -177,6 +196,9 @@ def test_a_python_file(place: Path, tmp_path: Path) -> None:
 def test_how_fresh_slots_start_is_part_of_a_recipe_where_there_are_any(place: Path) -> None:
     found = made(place, plans=["reinit:after={6,12}"], recipe={"init": "paper"})
     assert [trial.settings.get("init") for trial in found] == ["paper", None]
+    # left at its default it is on record all the same
+    found = made(place, plans=["reinit:after={6,12}"])
+    assert [trial.settings.get("init") for trial in found] == ["family", None]
     with pytest.raises(RestackError, match="initialiser is called 'papers'"):
         recipe_settings({"init": "papers"})
 

@@ -219,7 +219,10 @@ def _print_best(hunt: Hunt) -> None:
     states = Counter(one.state for one in hunt.suggestions)
     print(f"search    {found['name']} of {of}: {', '.join(f'{n} {s}' for s, n in states.items())}")
     if best is not None:
-        settings = ", ".join(f"{name} = {value}" for name, value in best.settings.items())
+        settings = ", ".join(
+            f"{name} = {value:.4g}" if isinstance(value, float) else f"{name} = {value}"
+            for name, value in best.settings.items()
+        )
         seeds = f" (mean of {len(best.values)} seeds)" if len(best.values) > 1 else ""
         print(f"best      {found['metric']} {best.value:.4f}{seeds} with {settings}")
 

@@ -142,21 +142,21 @@ def _blames(message: str, setting: str) -> bool:
 
 def recipe_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """All settings of a recipe but the seed, which the trial has; and how fresh slots start."""
-    from restack.surgery.fresh import choose
+    from restack.surgery.fresh import DEFAULT, FAMILY, choose
     from restack.tune.recipe import Recipe
 
     own = dict(values)
     if "seed" in own:
         raise RestackError("a recipe of a sweep has no seed", hint="Give `seeds` instead.")
-    init = own.pop("init", None)
-    if init not in (None, "family"):
+    init = own.pop("init", DEFAULT)
+    if init != FAMILY:
         choose(str(init))
     try:
         settings = Recipe.from_json(own).to_json()
     except (TypeError, ValueError) as error:
         raise RestackError(f"a setting has a wrong value: {error}") from error
     del settings["seed"]
-    return settings if init is None else settings | {"init": init}
+    return settings | {"init": init}
 
 
 def _mapping(value: Any, what: str) -> dict[str, Any]:

@@ -91,7 +91,8 @@ class RayPool:
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise RestackError(
                 f"Ray cannot be reached at {address}: {str(error).splitlines()[0]}",
-                hint="Start it with `ray start --head`, or give the right --address.",
+                hint="Start it with `ray start --head`, or give the right --address. If nodes want "
+                "a token, so does the driver: RAY_AUTH_MODE=token.",
             ) from error
         self._started = True
 
