@@ -122,6 +122,29 @@ def test_a_teacher_and_what_comes_back(place: Path, tmp_path: Path, command: Com
     assert found["recovery"][0]["regained"] == 0
 
 
+def test_a_teacher_needs_no_labels(place: Path, tmp_path: Path, command: Command) -> None:
+    texts = tiny.sentiment(24, 7).texts
+    folder = tmp_path / "sst2"
+    folder.mkdir()
+    pq.write_table(pa.table({"sentence": texts}), folder / "more.parquet")
+    (folder / "validation.parquet").write_bytes(
+        (place / "data" / "sst2" / "validation.parquet").read_bytes()
+    )
+    whole = tmp_path / "whole"
+    tuned = ("tune", place / "bert", "--task", "sst2", "--data", place / "data", "-o", whole, *FAST)
+    assert command(*tuned).code == 0
+    call = ("tune", whole, "--task", "sst2", "--data", folder, "--train-split", "more", *FAST)
+    call = (*call, "--plan", "drop:top=1", "--unlabelled")
+    alone = command(*call, "-o", tmp_path / "alone")
+    assert alone.code == 2
+    assert "the examples have no labels to learn from" in alone.err
+    done = command(*call, "--teacher", whole, "--distil", "both", "-o", tmp_path / "out", "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert found["train"]["partial"] == "24 rows, no official split, labels not read"
+    assert [point["step"] for point in found["recovery"]] == [0, 3]
+
+
 def test_rounds_drop_a_layer_each_and_are_resumed(
     place: Path, tmp_path: Path, command: Command
 ) -> None:

@@ -23,6 +23,8 @@ def named_splits(
     eval_splits: list[str],
     limit: int | None,
     eval_limit: int | None,
+    *,
+    labelled: bool = True,
 ) -> tuple[Split, dict[str, Split]]:
     """What to train on, and what to score on by name."""
     from restack.data import load_split, parted, subsample
@@ -30,6 +32,11 @@ def named_splits(
 
     task, data = _task(name, data, column, label, kind)
     place = Path(data or task.data or "").expanduser()
+    if not labelled and (place.is_file() or task.label is None):
+        raise RestackError(
+            "--unlabelled is about the training split of a task that has labels",
+            hint="Give a directory with --data, and the split of texts with --train-split.",
+        )
     if place.is_file():
         if eval_splits:
             raise RestackError(
@@ -47,7 +54,7 @@ def named_splits(
         train, held = parted(load_split(task, train_split, data), _HELD_OUT, 0)
         validation = {"validation": held}
     else:
-        train = load_split(task, train_split, data)
+        train = load_split(task, train_split, data, labelled=labelled)
         names = eval_splits or list(task.validation)
         validation = {split: load_split(task, split, data, limit=eval_limit) for split in names}
     if eval_limit is not None and "validation" in validation and len(validation) == 1:

@@ -98,6 +98,12 @@ def tune(
     label_weight: Annotated[
         float, typer.Option(help="Of the labels (or of the text itself) beside the teacher.")
     ] = 0.0,
+    unlabelled: Annotated[
+        bool,
+        typer.Option(
+            "--unlabelled", help="Do not read the training labels, which need not be there."
+        ),
+    ] = False,
     recipe: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Settings from .toml or .json, also from a tune.json."),
@@ -126,7 +132,16 @@ def tune(
         raise RestackError("--rounds needs a plan", hint="Such as --plan drop:top=1.")
     taught = _teacher(teacher, distil, temperature, state_weight, label_weight)
     train, validation = named_splits(
-        task, data, column, label, kind, train_split, eval_split or [], limit, eval_limit
+        task,
+        data,
+        column,
+        label,
+        kind,
+        train_split,
+        eval_split or [],
+        limit,
+        eval_limit,
+        labelled=not unlabelled,
     )
     for what, split in (("trains on", train), *(("scores on", s) for s in validation.values())):
         output.note(f"{what} {split}: {len(split):,} examples")

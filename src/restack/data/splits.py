@@ -17,6 +17,8 @@ from restack.data.tasks import Task, label_name, label_parts
 from restack.data.texts import Text, pick_split
 from restack.errors import DataError
 
+_UNREAD = "labels not read"
+
 
 @dataclass(frozen=True, slots=True)
 class Split:
@@ -33,6 +35,11 @@ class Split:
     partial: str | None = None
     """What part of the official split this is, where it is not all of it."""
 
+    @property
+    def lacks_labels(self) -> bool:
+        """Whether the task has labels, and these examples have none."""
+        return self.task.kind not in ("lm", "mlm") and any(label is None for label in self.labels)
+
     def __len__(self) -> int:
         return len(self.texts)
 
@@ -48,24 +55,30 @@ def load_split(
     *,
     limit: int | None = None,
     seed: int | None = None,
+    labelled: bool = True,
 ) -> Split:
     """Load and check a split: from the Hub, or from `data`.
 
     `data` is a directory with `<task>/<split>.parquet` or `<split>.parquet` (or .jsonl, .csv), or
     one file. `split` is `train`, `validation`, `test` or the name of a file without its ending.
-    `limit` keeps the first so many rows, with `seed` a random draw of so many.
+    `limit` keeps the first so many rows, with `seed` a random draw of so many. Labels that are not
+    read (`labelled`) need not be there; they are None then.
     """
     split = _first_split(task, split)
     table = _read(task, split, data)
     columns = [table.strings(name) for name in task.columns]
     texts: list[Text] = list(columns[0] if len(columns) == 1 else zip(*columns, strict=True))
     rows = list(range(len(texts)))
-    values: list[Any] = [None] * len(texts) if task.label is None else table.values(task.label)
+    values: list[Any] = [None] * len(texts)
+    if task.label is not None and labelled:
+        values = table.values(task.label)
     if task.skip is not None:
         rows = [row for row in rows if values[row] != task.skip]
     if not rows:
         raise DataError(f"{table.where} has no labelled row")
-    labels = _coded(task, [(row, values[row]) for row in rows], table)
+    labels = [None] * len(rows)
+    if labelled:
+        labels = _coded(task, [(row, values[row]) for row in rows], table)
     texts = [texts[row] for row in rows]
     named = task.kind == "span" and "id" in table.columns
     loaded = Split(
@@ -75,7 +88,8 @@ def load_split(
         labels,
         table.strings("id") if named else rows,
         fingerprint(texts, labels),
-        _part(task, split, len(rows)),
+        ", ".join(filter(None, [_part(task, split, len(rows)), None if labelled else _UNREAD]))
+        or None,
     )
     if limit is None or limit >= len(loaded):
         return loaded
@@ -110,6 +124,8 @@ def parted(split: Split, part: float, seed: int) -> tuple[Split, Split]:
 
 def check_classes(split: Split) -> None:
     """Refuse a split to train on in which all examples have one label."""
+    if split.lacks_labels:
+        return
     if split.task.kind == "classification" and len(set(split.labels)) < 2:
         only = split.task.labels[split.labels[0]]
         raise DataError(

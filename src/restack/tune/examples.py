@@ -152,6 +152,9 @@ def prepare(
     Texts are cut at the recipe's `max_length`, or at what the model has positions for.
     """
     kind, pad_id = split.task.kind, padding_id(config, tokenizer)
+    if split.lacks_labels:  # a teacher answers; what stands here is not looked at
+        nothing = {"classification": 0, "regression": 0.0, "multilabel": (), "span": _NO_ANSWER}
+        split = replace(split, labels=[nothing[kind]] * len(split))
     limit = length_limit(config, tokenizer, recipe.max_length)
     made = Examples(split, _NOTHING, pad_id, multiple, types=types)
     if kind == "span":
@@ -206,4 +209,5 @@ def padding_id(config: PreTrainedConfig, tokenizer: Any) -> int:
     return next((int(i) for i in told if isinstance(i, int) and i >= 0), 0)
 
 
+_NO_ANSWER: dict[str, list[Any]] = {"text": [], "answer_start": []}
 _NOTHING = Tokens(np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros(0, np.bool_), None)

@@ -127,6 +127,8 @@ def _check_splits(train: Split, validation: Mapping[str, Split]) -> None:
                 f"trained on {train} ({ours.kind}, {ours.outputs} outputs)",
                 hint="Give splits of the same task.",
             )
+        if split.lacks_labels:
+            raise DataError(f"{split}: without labels nothing can be scored")
         if "/" in name or name.startswith("."):
             raise DataError(f"{name!r} cannot be the name of a split: files are called by it")
 

@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from restack.data.splits import Split
-from restack.errors import CheckpointError, RestackError
+from restack.errors import CheckpointError, DataError, RestackError
 from restack.plan import Plan
 from restack.surgery.fresh import DEFAULT
 from restack.surgery.publish import check_output
@@ -92,6 +92,11 @@ def tune(
         _check_new(out, resume)
         given = isinstance(model, PreTrainedModel | MeanPool) or not Path(model).is_dir()
         check_output(out, inputs=[] if given else [Path(model)])  # type: ignore[arg-type]
+    if train.lacks_labels and (teacher is None or teacher.distil.labels):
+        raise DataError(
+            f"{train}: the examples have no labels to learn from",
+            hint="Give a teacher, and no weight to the labels.",
+        )
     engine = make_engine(recipe, device)
     seed_all(recipe.seed)
     setup = set_up(
