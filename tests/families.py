@@ -209,7 +209,7 @@ FAMILIES: dict[str, Family] = {
             "mm_tokens_per_image": 4,
             "image_token_index": 90,
         },
-        ("model.language_model.layers",),
+        ("model.language_model.layers", "model.vision_tower.encoder.layers"),
         generates=True,
     ),
     "phi3": Family(
@@ -307,6 +307,7 @@ FAMILIES: dict[str, Family] = {
         },
         ("model.encoder.layers", "model.decoder.layers"),
         speech,
+        generates=True,
     ),
     "vit": Family("vit", "ViTForImageClassification", VISION, ("vit.layers",), pixels),
     "dinov2": Family("dinov2", "Dinov2Model", VISION, ("encoder.layer",), pixels),

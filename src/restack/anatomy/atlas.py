@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.resources import files
 from typing import Any
@@ -65,14 +65,32 @@ def for_config(config: Mapping[str, Any]) -> tuple[Facts, ...]:
     model), so the sections' own types are looked up too.
     """
     own = known(str(config.get("model_type")))
-    inner = (
+    inner = [
         _within(section, facts)
         for section, value in config.items()
         if isinstance(value, Mapping) and value.get("model_type")
         for facts in known(str(value["model_type"]))
-    )
+    ]
+    own = tuple(_with_outputs(facts, inner) for facts in own)
     taken = {facts.counts for facts in own}
     return own + tuple(facts for facts in inner if facts.counts not in taken)
+
+
+def _with_outputs(facts: Facts, inner: Iterable[Facts]) -> Facts:
+    """What to zero for a no-op, from the type of the section where the whole could not be tried.
+
+    The layers of a vision tower do not run on the text that a multimodal model is tried with.
+    """
+    if facts.outputs:
+        return facts
+    alike = (
+        other
+        for other in inner
+        if (other.counts, other.renamed) == (facts.counts, facts.renamed)
+        and f".{facts.path}".endswith(f".{other.path}")
+    )
+    twin = next(alike, facts)
+    return replace(facts, outputs=twin.outputs, stored_outputs=twin.stored_outputs)
 
 
 def _within(section: str, facts: Facts) -> Facts:
