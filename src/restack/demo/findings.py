@@ -181,14 +181,14 @@ def _by_plan(
             len(Plan.parse(plan, view.depth)),
             plan,
             value,
-            None if whole is None else value - whole,
+            None if whole is None else 100 * (value - whole),
         )
         for name, plan, value in found
     ]
     columns = (
         *_PLAN,
         Column(axis.label, "number", "%", 1),
-        Column(f"beside the {WHOLE}", "number", "%", 1),
+        Column(f"beside the {WHOLE}", "number", "points", 1),
     )
     yield Table(f"table-{key}", title, columns, tuple(rows), section=section)
 
@@ -211,8 +211,8 @@ def _cost(view: View) -> Iterator[Table]:
             (
                 *_PLAN[1:],
                 Column("parameters, millions", "number", digits=2),
-                Column("time of inference", "number", digits=2),
-                Column("time of an update", "number", digits=2),
+                Column("time of inference, whole = 1", "number", digits=2),
+                Column("time of an update, whole = 1", "number", digits=2),
             ),
             tuple(rows),
             note=f"Timed in turns, in batches of {row.payload['batch']}; intervals are over "

@@ -23,6 +23,22 @@ LINES, EXAMPLES, SCORED = 200, 4000, 500
 """Texts that are read, examples that are trained on, examples that are scored."""
 RECIPE: Mapping[str, Any] = {"epochs": 1, "batch_size": 16, "rate": 3e-4, "head": "mean-pool"}
 
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What is run when costs are measured."""
+
+    texts: int
+    max_length: int = 64
+    batch_size: int = 32
+
+    @property
+    def options(self) -> str:
+        """The same for `restack bench`."""
+        return f"--limit {self.texts} --max-length {self.max_length} --batch {self.batch_size}"
+
+
+TIMED = Timing(96)  # three batches: ratios settle over the rounds, of which there are ten
 WHOLE = "untouched"
 SMALLER = (*STRATEGIES, "contribution")
 OTHERS = {"duplicate": "duplicate:each", "reinit": "reinit:after=6", "shuffle": "permute:seed=1"}
@@ -35,6 +51,7 @@ class Trials:
     subject: Subject
     texts: Data
     examples: Data
+    timed: Data
 
     def lens(self) -> Trial:
         """What the model's own head reads from each layer; one text is decoded."""
@@ -77,8 +94,12 @@ class Trials:
 
     def cost(self, plans: Iterable[Plan]) -> Trial:
         """Sizes and times of some plans, the model itself first."""
-        settings = {"plans": [str(p) for p in plans], "batch_size": 32, "max_length": 64}
-        return self._look("cost", settings, "cost", task=TASK, data=self.examples)
+        settings = {
+            "plans": [str(plan) for plan in plans],
+            "batch_size": TIMED.batch_size,
+            "max_length": TIMED.max_length,
+        }
+        return self._look("cost", settings, "cost", task=TASK, data=self.timed)
 
     def _look(
         self,
@@ -105,6 +126,7 @@ def prepare() -> Trials:
         replace(subject, model=identify_model(subject.model)),
         Data(TEXTS, None, ("validation",), limit=LINES, fingerprint=texts.fingerprint),
         identify_data(TASK, Data(limit=SCORED)),
+        identify_data(TASK, Data(limit=TIMED.texts)),
     )
 
 
