@@ -99,6 +99,25 @@ def test_it_reads_no_more_tokens_than_it_may() -> None:
     assert told["states"] >= 50
 
 
+def test_a_batch_that_does_not_fit_is_halved(capsys: pytest.CaptureFixture[str]) -> None:
+    model = build(HEADLESS["bert"])
+
+    def scarce(_: object, args: tuple[torch.Tensor, ...]) -> None:
+        if len(args[0]) > 2 and args[0].shape[1] > 1:  # heads are run on texts of one token
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    told: list[int] = []
+    model.encoder.layer[0].register_forward_pre_hook(scarce)
+    fit_head(
+        model,
+        BATCHES,
+        epochs=1,
+        progress=lambda what, count, _: told.append(count) if what == "states" else None,
+    )
+    assert told == [20] * 8
+    assert "out of memory with 4 rows; going on with 2" in capsys.readouterr().err
+
+
 def test_texts_without_tokens() -> None:
     ids = torch.tensor([[1, 2]])
     with pytest.raises(DataError, match="no token"):

@@ -264,6 +264,11 @@ def test_the_head_of_a_checkpoint_that_does_not_fit() -> None:
     other = Family("bert", "BertModel", {**BERT, "vocab_size": 77}, ()).build()
     with pytest.raises(StackError, match=r"vocabulary of 99 tokens.*has 77"):
         graft_head(other, source)
+    causal = Family("bert", "BertModel", {**BERT, "is_decoder": True}, ()).build()
+    with pytest.raises(StackError, match="of a masked model, and BertModel is a causal one"):
+        graft_head(causal, source)
+    with pytest.raises(StackError, match="of a causal model, and BertForMaskedLM is a masked one"):
+        graft_head(source, MORE["bert-decoder"].build())
 
 
 @pytest.mark.real

@@ -120,6 +120,29 @@ def test_files_that_are_no_tuned_lens(tmp_path: Path) -> None:
         load_tuned(tmp_path / "other")
 
 
+def test_a_batch_that_does_not_fit_is_halved(capsys: pytest.CaptureFixture[str]) -> None:
+    model = FAMILIES["bert"].build()
+    whole = tune_lens(model, BATCHES, epochs=1, learning_rate=0.0)
+
+    def scarce(_: object, args: tuple[torch.Tensor, ...]) -> None:
+        if len(args[0]) > 2 and args[0].shape[1] > 1:  # heads are run on texts of one token
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    tokens: list[int] = []
+    model.bert.encoder.layer[0].register_forward_pre_hook(scarce)
+    halved = tune_lens(
+        model,
+        BATCHES,
+        epochs=1,
+        learning_rate=0.0,
+        head=own_head(model),
+        progress=lambda count, _: tokens.append(count),
+    )
+    assert torch.equal(halved.maps, whole.maps)
+    assert tokens == [24] * 4
+    assert "out of memory with 4 rows; going on with 2" in capsys.readouterr().err
+
+
 def test_texts_without_tokens() -> None:
     ids = torch.tensor([[1, 2]])
     with pytest.raises(DataError, match="no token"):

@@ -70,7 +70,7 @@ def _more(depth: int, to: int | None, most: int | None = None) -> range:
     if to < depth or (most is not None and to > most):
         raise PlanError(
             f"a curve that adds layers to {depth} cannot end at {to}",
-            hint=f"it ends between {depth} and {most}" if most else None,
+            hint=f"it ends between {depth} and {most}" if most else f"it ends at {depth} or more",
         )
     return range(to - depth + 1)
 
@@ -80,7 +80,10 @@ def _fewer(depth: int, to: int | None, most: int | None = None) -> range:
     most = depth - 1 if most is None else min(most, depth - 1)
     wanted = most if to is None else depth - to
     if not 0 <= wanted <= most:
-        raise PlanError(f"a curve that leaves out layers of {depth} cannot end at {to}")
+        raise PlanError(
+            f"a curve that leaves out layers of {depth} cannot end at {to}",
+            hint=f"it ends between {depth - most} and {depth}",
+        )
     return range(wanted + 1)
 
 

@@ -15,6 +15,7 @@ from restack.errors import DataError, StackError
 from restack.observe.heads import MEMORY, Head, chunks
 from restack.observe.right_tokens import Reads, asked_tokens
 from restack.observe.running import Batch
+from restack.observe.splitting import Pieces
 from restack.observe.stack_run import layer_states
 from restack.observe.tail import Tail, sees_behind, tail_of
 
@@ -61,8 +62,9 @@ def fit_head(
 
     A transform is trained; its decoder is the model's own embeddings. What a fitted head reads from
     the texts that it was fitted on is no measure of the last layer, but the layers below were never
-    shown to it. Of more than `most_tokens` tokens, whole batches are chosen by `seed`. `progress`
-    is told of `states` and of `fitting` how many tokens were just done, and their mean loss.
+    shown to it. Of more than `most_tokens` tokens, whole batches are chosen by `seed`. A batch that
+    does not fit into memory is halved. `progress` is told of `states` and of `fitting` how many
+    tokens were just done, and their mean loss.
     """
     base: Any = model.base_model
     path = live.base_path(model, models.pick(model, stack).path)
@@ -109,18 +111,29 @@ def _collect(
 ) -> tuple[Tensor, Tensor]:
     """The last states of all tokens that are asked for, behind the final norm, and the tokens."""
     stack = models.pick(model, path)
-    rows, right = [], []
-    for number in torch.randperm(len(batches), generator=shuffle).tolist():
-        asked = asked_tokens(batches[number], reads)
-        if not len(asked.right):
-            continue
-        run = layer_states(model, batches[number], stack, keep=[stack.depth], tail=False)
+    rows: list[Tensor] = []
+    right: list[Tensor] = []
+    pieces = Pieces()
+
+    def read(batch: Batch) -> tuple[Tensor, Tensor]:
+        asked = asked_tokens(batch, reads)
+        if not len(asked.right):  # a half of a batch may hold none
+            return torch.empty(0), asked.right
+        run = layer_states(model, batch, stack, keep=[stack.depth], tail=False)
         state = run.states[0][:, : asked.where.shape[1]][asked.where.to(model.device)]
         with torch.no_grad():
-            rows.append(tail(state, _last_hidden).cpu())
-        right.append(asked.right)
-        if progress is not None:
-            progress("states", len(asked.right), None)
+            return tail(state, _last_hidden).cpu(), asked.right
+
+    for number in torch.randperm(len(batches), generator=shuffle).tolist():
+        if not len(asked_tokens(batches[number], reads).right):
+            continue
+        for _, (found, wanted) in pieces.run(batches[number], read):
+            if not len(wanted):
+                continue
+            rows.append(found)
+            right.append(wanted)
+            if progress is not None:
+                progress("states", len(wanted), None)
         if sum(map(len, right)) >= most:
             break
     if not right:

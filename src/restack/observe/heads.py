@@ -107,7 +107,8 @@ def graft_head(
     name = label or source.config.name_or_path or type(source).__name__
     cls = type(body).__name__
     hint = "take the head of the checkpoint that the body was fine-tuned from"
-    hidden = tail_of(body, models.pick(body, stack)).hidden
+    found = models.pick(body, stack)
+    hidden = tail_of(body, found).hidden
     if hidden != head.hidden:
         raise StackError(
             f"the head of {name} reads states of {head.hidden} numbers; the layers of {cls} "
@@ -119,6 +120,13 @@ def graft_head(
         raise StackError(
             f"the head of {name} is for a vocabulary of {known:,} tokens; that of {cls} has "
             f"{given:,}",
+            hint=hint,
+        )
+    if sees_behind(body, found) != (head.reads == "same"):
+        kinds = ("masked", "causal") if head.reads == "same" else ("causal", "masked")
+        raise StackError(
+            f"the head of {name} is that of a {kinds[0]} model, and {cls} is a {kinds[1]} one: "
+            "their states name other tokens",
             hint=hint,
         )
     return replace(head, label=name)

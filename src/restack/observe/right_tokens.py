@@ -76,8 +76,8 @@ def states_at(model: PreTrainedModel, stack: Stack, batch: Batch, where: Tensor)
             part = f"layer {layer - 1} of `{stack.path}` gives" if layer else "the embeddings give"
             raise DataError(
                 f"{part} NaN or infinite states",
-                hint="the checkpoint is damaged, or the numbers are too large for "
-                f"{model.dtype}: use bfloat16 or float32",
+                hint="use float32 or bfloat16 if the model ran in float16; otherwise its weights "
+                "are damaged",
             )
     return rows
 

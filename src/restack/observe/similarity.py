@@ -120,7 +120,7 @@ def compare(
     halves = Pieces()
     for batch in batches:
         if tokenizers is not None:
-            _same_tokens(batch, *tokenizers)
+            same_tokens(batch, *tokenizers)
         place = place or reading_of(a, one, batch, anchor).anchor
         for piece, states in halves.run(batch, work):
             real = real_tokens(a, one, piece, states[0])
@@ -212,7 +212,7 @@ def _same_sizes(a: PreTrainedModel, b: PreTrainedModel) -> None:
         )
 
 
-def _same_tokens(batch: Batch, first: Any, second: Any) -> None:
+def same_tokens(batch: Batch, first: Any, second: Any) -> None:
     """Refuse ids that two tokenizers know as different tokens."""
     ids = batch["input_ids"].unique().tolist() if "input_ids" in batch else []
     read = [tokenizer.convert_ids_to_tokens(ids) for tokenizer in (first, second)]
@@ -220,7 +220,7 @@ def _same_tokens(batch: Batch, first: Any, second: Any) -> None:
         if mine != yours:
             raise DataError(
                 f"token {i} is {mine!r} to the first tokenizer and {yours!r} to the second",
-                hint="Only models that share a vocabulary can be compared on the same tokens.",
+                hint="Only models that share a vocabulary can read the same tokens.",
             )
 
 

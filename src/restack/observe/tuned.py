@@ -23,6 +23,7 @@ from restack.errors import CheckpointError, DataError, StackError
 from restack.observe.heads import MEMORY, Head, chunks, own_head
 from restack.observe.right_tokens import asked_tokens, states_at
 from restack.observe.running import Batch
+from restack.observe.splitting import Pieces
 
 _FORMAT = "restack tuned lens 1"
 _COPIES = 8  # of the logits of a chunk: two distributions, and what their gradients need
@@ -81,14 +82,17 @@ def tune_lens(
     """Train a tuned lens on texts: each layer's distribution is brought to that of the last.
 
     All maps start as the identity. The loss is the Kullback-Leibler divergence from the last
-    layer's distribution, the model stays as it is. `progress` is told the tokens of each step and
-    their mean loss over the layers.
+    layer's distribution, the model stays as it is. A batch that does not fit into memory is
+    halved. `progress` is told the tokens of each step and their mean loss over the layers.
     """
     found = models.pick(model, stack)
     head = head or own_head(model, stack=found.path)
-    asked = [(batch, asked_tokens(batch, head.reads).where) for batch in batches]
-    kept = [(batch, where) for batch, where in asked if where.any()]
-    steps = epochs * sum(-(-int(where.sum()) // _STEP) for _, where in kept)
+
+    def where(batch: Batch) -> Tensor:
+        return asked_tokens(batch, head.reads).where
+
+    kept = [batch for batch in batches if where(batch).any()]
+    steps = epochs * sum(-(-int(where(batch).sum()) // _STEP) for batch in kept)
     if not steps:
         raise DataError("there is no token to train a tuned lens on", hint="give longer texts")
     size, width = found.depth, head.hidden
@@ -97,9 +101,16 @@ def tune_lens(
     optimizer = torch.optim.Adam([*maps, *shifts], lr=learning_rate)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1, 0.01, total_iters=steps)
     shuffle = torch.Generator().manual_seed(seed)
+    pieces = Pieces()
+
+    def states_of(batch: Batch) -> list[Tensor]:
+        return states_at(model, found, batch, where(batch))
+
     for _ in range(epochs):
-        for number in torch.randperm(len(kept), generator=shuffle).tolist():
-            states = states_at(model, found, *kept[number])
+        mixed = (kept[i] for i in torch.randperm(len(kept), generator=shuffle).tolist())
+        for _, states in (piece for batch in mixed for piece in pieces.run(batch, states_of)):
+            if not len(states[0]):  # a half may hold no token that is asked for
+                continue
             order = torch.randperm(len(states[0]), generator=shuffle).to(states[0].device)
             for rows in order.split(_STEP):
                 loss = _gradients(head, [state[rows] for state in states], maps, shifts, memory)
