@@ -215,7 +215,12 @@ def _settings(rows: Sequence[Row]) -> list[tuple[str, str]]:
     for task, kinds in by_task.items():
         said = "; ".join(f"{name} {' | '.join(sorted(v))}" for name, v in sorted(kinds.items()))
         found.append((f"training on {task}", said))
-    return found
+    for row in largest_scale(rows):
+        data, longest = row.trial.data, row.trial.settings.get("max_length")
+        if row.trial.task is None and data is not None:
+            read = f"the first {data.limit:,}" if data.limit else "all"
+            found.append(("texts", read + (f", of at most {longest} tokens" if longest else "")))
+    return list(dict.fromkeys(found))
 
 
 def _notes(rows: Sequence[Row]) -> list[str]:
