@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,24 @@ def test_the_head_of_another_checkpoint(command: Command, models: Models) -> Non
     ran = command("lens", models["body"], *TEXTS, "--head", models["short"])
     assert ran.code == 2
     assert "vocabulary" in ran.err
+
+
+def test_the_head_of_a_checkpoint_with_other_tokens(
+    command: Command, models: Models, tmp_path: Path
+) -> None:
+    other = shutil.copytree(models["bert"], tmp_path / "other")
+    file = other / "tokenizer.json"
+    said = json.loads(file.read_text())
+    vocabulary = said["model"]["vocab"]
+    first, second = TEXTS[1].split()[:2]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    file.write_text(json.dumps(said))
+    ran = command("lens", models["body"], *TEXTS, "--head", other)
+    assert (ran.code, ran.out) == (2, "")
+    assert "to the first tokenizer" in ran.err
+    file.unlink()
+    (other / "tokenizer_config.json").unlink()
+    assert command("lens", models["body"], *TEXTS, "--head", other).code == 0
 
 
 def test_a_tuned_lens_belongs_to_its_head(command: Command, models: Models, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def lens(
     wanted = _plans(body, stack, plan or [], curve or [])
     given = loading.inputs(body, tokenizer, found, length=max_length, tokens=batch_tokens)
     output.note(str(given))
-    used = _head(body, given, loading, head, fit_head, stack, seed)
+    used = _head(body, tokenizer, given, loading, head, fit_head, stack, seed)
     through = _tuned(body, given, used, tuned, tune, stack, seed)
     states = given.real * (_depth(body, stack) + 1)
     with output.count_progress("states of tokens", states) as advance:
@@ -165,6 +165,7 @@ def _plans(
 
 def _head(
     body: PreTrainedModel,
+    tokenizer: Any,
     given: Inputs,
     loading: Loading,
     source: str | None,
@@ -176,7 +177,9 @@ def _head(
     from restack.observe.heads import graft_head, own_head
 
     if source:
-        return graft_head(body, loading.model(source), stack=stack, label=source)
+        grafted = graft_head(body, loading.model(source), stack=stack, label=source)
+        _same_vocabulary(given, tokenizer, loading, source)
+        return grafted
     if not fit:
         return own_head(body, stack=stack)
     if body.get_output_embeddings() is not None:
@@ -190,6 +193,18 @@ def _head(
             seed=seed,
             progress=lambda what, count, loss: told(what, count),
         )
+
+
+def _same_vocabulary(given: Inputs, tokenizer: Any, loading: Loading, source: str) -> None:
+    """Refuse a head to which the tokens of these texts are others."""
+    from restack.observe.similarity import same_tokens
+
+    try:
+        other = loading.tokenizer(source)
+    except CheckpointError:  # beside a head there need be none
+        return
+    for batch in given.batches:
+        same_tokens(batch, tokenizer, other)
 
 
 def _tuned(
