@@ -209,7 +209,7 @@ FAMILIES: dict[str, Family] = {
             "mm_tokens_per_image": 4,
             "image_token_index": 90,
         },
-        ("model.language_model.layers", "model.vision_tower.encoder.layers"),
+        ("model.language_model.layers",),
         generates=True,
     ),
     "phi3": Family(

@@ -12,9 +12,10 @@ from restack.anatomy import models
 from restack.errors import StackError
 from restack.plan import Plan
 from restack.surgery import restack
-from tests.families import FAMILIES, Family
+from tests.families import FAMILIES, Family, pixels
 
 CASES = [(name, stack) for name, family in FAMILIES.items() for stack in family.stacks]
+CASES.append(("gemma3", "model.vision_tower.encoder.layers"))  # its inputs here are texts
 
 
 def plans(depth: int) -> dict[str, str]:
@@ -119,6 +120,16 @@ def test_families(name: str, stack: str, kind: str, built: dict) -> None:
             for cached in (True, False)
         ]
         assert torch.equal(*made)
+
+
+def test_a_tower_that_texts_do_not_run_through() -> None:
+    model = FAMILIES["gemma3"].build()
+    tower = model.model.vision_tower
+    made = restack(model, "0-1,1@noop,2-4", stack="vision_tower").model.vision_tower
+    ours, theirs = (each(**pixels()).last_hidden_state for each in (made, tower))
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+    turned = restack(model, "4-0", stack="vision_tower").model.vision_tower
+    assert not torch.allclose(turned(**pixels()).last_hidden_state, theirs)
 
 
 def test_t5_with_a_deeper_decoder_is_not_ours_to_mend() -> None:
