@@ -178,7 +178,8 @@ def _request(
     if not models and scale == "paper":
         models = [subject.model.location for subject in papers_own(name)]
     if not models:
-        raise RestackError("no model is named", hint="Name one or more, or say --scale paper.")
+        own = ", or say --scale paper" if papers_own(name) else ""
+        raise RestackError("no model is named", hint=f"Name one or more{own}.")
     described = [describe(model, stack=stack, revision=revision) for model in models]
     subjects = distinct([replace(s, model=identify_model(s.model)) for s in described])
     sizes: Any = {"duplicate": scales.DUPLICATE, "drop": scales.DROP, "reinit": scales.REINIT}
