@@ -214,6 +214,7 @@ class Tour:
             "All of it on one page.",
             f"report {self.out / STORE} -o page.html",
             "report STORE -o page.html",
+            "The demo writes a page of its own; the command gives the one that every store has.",
         )
         found = self._findings()
         try:
