@@ -59,7 +59,7 @@ def test_plan_as_json_and_as_mergekit(command: Command) -> None:
 @pytest.mark.parametrize(
     ("plan", "says"),
     [
-        ("", "expected a layer number"),
+        ("", "the plan is empty"),
         ("0-12", "the layers are 0..11"),
         ("drop:top=12", "a stack needs at least one layer"),
         ("0-5,,6", "0-5,,6\n      ^"),

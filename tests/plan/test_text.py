@@ -145,7 +145,7 @@ def test_errors_point_at_the_place(text: str, reason: str, caret: str) -> None:
         ("qqqq", f"the verbs are {', '.join(VERBS)}"),
         ("drop", VERBS["drop"].form),
         ("0..5", "a range is written 0-5, both ends included; layers count from 0"),
-        ("drop:above=0.9", "measure how alike each layer's input and output are"),
+        ("drop:above=0.9", "measures how alike each layer's input and output are"),
     ],
 )
 def test_hints_say_what_to_write(text: str, hint: str) -> None:
