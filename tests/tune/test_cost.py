@@ -1,8 +1,12 @@
-"""Costs: sizes and FLOPs by hand, ratios and their intervals, processes that fail."""
+"""Costs: sizes and FLOPs by hand, ratios and their intervals, processes that fail and end."""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +16,12 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModel
 
 from restack.errors import RestackError
+from restack.studies import costing
+from restack.sweep.kinds import Context
+from restack.sweep.trial import Data, Model, Trial
 from restack.tune.cost import CostResult, label_plans, measure, ratio, steps
 from restack.tune.cost_worker import Runner, Subject, Workload
+from restack.tune.interrupts import Stopped
 from tests.families import BERT, FAMILIES
 
 HIDDEN, WIDE, LAYERS = 256, 1024, 5  # large enough to be seen beside what a process needs
@@ -150,3 +158,54 @@ def test_what_goes_wrong_in_a_process_is_said(bert: Path, tmp_path: Path) -> Non
         Runner(Subject(str(bert)), Workload(batch=1, length=100))
     with pytest.raises(RestackError, match="rounds give no interval"):
         measure([Subject(str(bert))], load, rounds=2)
+
+
+ENDLESS = 10_000_000  # batches of a round
+
+
+def test_a_stop_ends_what_is_being_measured(bert: Path) -> None:
+    told: list[int] = []
+    with pytest.raises(Stopped):
+        measure(
+            [Subject(str(bert))],
+            Workload(batch=1, length=4, threads=1),
+            rounds=3,
+            batches=ENDLESS,
+            progress=told.append,
+            stop=lambda: len(told) == 2,  # loaded, and its memory known: the first round runs
+        )
+    assert len(told) == 2
+    assert not multiprocessing.active_children()
+
+
+def test_a_trial_of_costs_hears_of_a_stop(tmp_path: Path) -> None:
+    settings = {"plans": [None], "batch_size": 4, "max_length": 16}
+    model, data = Model("restack/demo-mlm"), Data(limit=4)
+    trial = Trial("cost", model, task="demo/sentiment", data=data, settings=settings)
+    with pytest.raises(Stopped):
+        costing.cost(Context(trial, tmp_path, stop=lambda: True))
+    assert not multiprocessing.active_children()
+
+
+MEASURING = f"""
+import sys
+from restack.tune.cost import measure
+from restack.tune.cost_worker import Subject, Workload
+load = Workload(batch=1, length=4, threads=1)
+told = lambda count: print("step", flush=True)
+measure([Subject(sys.argv[1])], load, rounds=3, batches={ENDLESS}, progress=told)
+"""
+
+
+def test_measuring_processes_end_when_the_one_that_asks_is_killed(bert: Path) -> None:
+    asking = subprocess.Popen(
+        [sys.executable, "-c", MEASURING, bert],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert asking.stdout
+    for _ in range(2):
+        assert asking.stdout.readline() == "step\n"
+    asking.kill()
+    asking.communicate(timeout=60)  # the pipe ends when all who could write to it are gone

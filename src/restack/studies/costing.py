@@ -45,6 +45,7 @@ def cost(context: Context) -> Result:
         load,
         rounds=ROUNDS,
         progress=progress,
+        stop=context.stop,
     )
     rows: list[dict[str, Any]] = []
     for plan, one in zip(plans, found.costs, strict=True):

@@ -1,23 +1,24 @@
 """What models cost: sizes, and times and memory measured side by side.
 
-Each model runs in a process of its own. In every round all models run the same batches, one after
-the other, every other round in reverse; a ratio is that of two times of one round. So what else
-happens on the machine meets all alike, and the interval of a ratio says how far it can be trusted.
+Each model runs in a process of its own, which ends when the asking one does. In every round all
+models run the same batches, one after the other, every other round in reverse; a ratio is that of
+two times of one round. So what else happens on the machine meets all alike, and the interval of a
+ratio says how far it can be trusted.
 """
 
 from __future__ import annotations
 
 import math
-import multiprocessing
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from restack.errors import RestackError
-from restack.tune.cost_worker import Facts, Subject, Workload, serve
+from restack.tune.cost_process import Stop, Worker, started
+from restack.tune.cost_worker import Facts, Subject, Workload
 
 ROUND_SECONDS = 0.5
 """A round is about as long for the first model, so that single hiccups do not make it."""
@@ -150,10 +151,12 @@ def measure(
     training: bool = True,
     level: float = 0.95,
     progress: Progress | None = None,
+    stop: Stop = lambda: False,
 ) -> CostResult:
     """Measure models side by side; `batches` is how many a round has (about half a second of them).
 
-    `progress` is told how many steps of `steps(...)` are done.
+    `progress` is told how many steps of `steps(...)` are done. `stop` is asked all the while; once
+    it says yes, what is being measured is left and `Stopped` is raised.
     """
     if rounds < 3:
         raise RestackError(f"{rounds} rounds give no interval", hint="Take 3 or more.")
@@ -161,7 +164,7 @@ def measure(
     with ExitStack() as held:
         workers = []
         for subject in subjects:
-            workers.append(held.enter_context(_worker(subject, load)))
+            workers.append(held.enter_context(started(subject, load, stop)))
             tell(1)
         first = workers[0]
         if batches is None:
@@ -196,49 +199,7 @@ def steps(subjects: int, rounds: int, *, training: bool = True) -> int:
     return subjects * (2 + rounds + ((1 + rounds) if training else 0))
 
 
-@dataclass(frozen=True, slots=True)
-class _Worker:
-    subject: Subject
-    facts: Facts
-    pipe: Any
-
-    def call(self, name: str, *arguments: Any) -> Any:
-        self.pipe.send((name, arguments))
-        return _heard(self.pipe, self.subject)
-
-
-@contextmanager
-def _worker(subject: Subject, load: Workload) -> Iterator[_Worker]:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=serve, args=(theirs, subject, load), daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        yield _Worker(subject, _heard(ours, subject), ours)
-    finally:
-        ours.close()
-        process.join(5)
-        if process.is_alive():
-            process.kill()
-            process.join()
-
-
-def _heard(pipe: Any, subject: Subject) -> Any:
-    try:
-        answer = pipe.recv()
-    except EOFError as error:
-        raise RestackError(
-            f"{subject.label}: the process that measured it came to an end, as it does when memory "
-            "runs out",
-            hint="Measure fewer models at once, or smaller batches.",
-        ) from error
-    if isinstance(answer, BaseException):
-        raise answer
-    return answer
-
-
-def _batches_for(worker: _Worker) -> int:
+def _batches_for(worker: Worker) -> int:
     """As many batches as take half a second, at least one; with several different ones, all.
 
     So many that all were run equally often.
@@ -249,13 +210,13 @@ def _batches_for(worker: _Worker) -> int:
     return max(1, min(_MOST, math.ceil(ROUND_SECONDS / seconds)))
 
 
-def _warm(worker: _Worker, count: int) -> int:
+def _warm(worker: Worker, count: int) -> int:
     """Batches to run before the clock: all different ones, since the longest needs most memory."""
     return max(2, worker.facts.batches if worker.facts.batches > 1 else min(count, 5))
 
 
 def _rounds(
-    workers: Sequence[_Worker], how: str, rounds: int, batches: int, tell: Progress
+    workers: Sequence[Worker], how: str, rounds: int, batches: int, tell: Progress
 ) -> list[list[list[float]]]:
     """For each worker and round the seconds of each batch."""
     found: list[list[list[float]]] = [[] for _ in workers]

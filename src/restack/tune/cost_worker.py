@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -199,6 +201,7 @@ class Runner:
 
 def serve(pipe: Any, subject: Subject, load: Workload) -> None:
     """Load a model, tell its facts, then answer calls until the pipe is closed."""
+    _end_with_parent()
     with contextlib.suppress(EOFError, KeyboardInterrupt, BrokenPipeError):
         try:
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -214,6 +217,19 @@ def serve(pipe: Any, subject: Subject, load: Workload) -> None:
         except Exception as error:  # whatever it is, the asking process must hear of it
             reason = " ".join(str(error).split())[:300]
             pipe.send(RestackError(f"{subject.label}: {type(error).__name__}: {reason}"))
+
+
+def _end_with_parent() -> None:
+    """End as soon as the asking process is gone, killed perhaps, even amid a measurement."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _task(load: Workload) -> tuple[Task, Any]:
