@@ -248,6 +248,7 @@ def test_ctrl_c_stops_a_sweep_and_the_same_command_goes_on(
     out, err = driver.communicate(timeout=60)
     assert driver.returncode == 130, err
     assert "3 left: the same command goes on" in out
+    assert err.endswith("interrupted\n")
     assert "Traceback" not in err
     small(file, 1, "steps=30, seconds=0.1")
     assert command("sweep", file, "--store", store, "--json").json["done"] == 1

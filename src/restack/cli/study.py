@@ -310,7 +310,7 @@ def _run(
                 break
         rows = _of_request(opened.rows(study=request.study), trials)
         found = FINDINGS[request.study](rows)
-    wish.obey()
+    wish.obey("stopped; the same command goes on from here")
     return summary, found
 
 
