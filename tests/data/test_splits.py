@@ -245,5 +245,6 @@ def test_a_split_is_parted_into_two_that_share_nothing() -> None:
     assert list(held.labels) == [int(text.split()[1]) % 2 for text in held.texts]
     again, other = (parted(whole, 0.25, seed=seed)[1] for seed in (3, 4))
     assert again.texts == held.texts != other.texts
-    with pytest.raises(DataError, match="cannot be held out"):
+    with pytest.raises(DataError, match="cannot be held out") as refused:
         parted(whole, 0.01, seed=0)
+    assert "Give more examples" in (refused.value.hint or "")

@@ -196,7 +196,13 @@ def test_json_holds_all_of_it(bert: PreTrainedModel, tokenizer: Any) -> None:
     row = read["layers"][2]
     assert (row["layer"], row["size"], row["n"], len(row["trials"])) == (2, 60, 3, 3)
     assert row["low"] <= row["mean"] <= row["high"]
-    assert {what for what, *_ in told} == {"features", "epochs of readers"}
+    sides = {"training", "validation"}
+    labels = {f"features of {side}" for side in sides} | {"epochs of readers of 60 examples"}
+    counts: dict[str, list[int]] = {}
+    for what, done, *_ in told:
+        counts.setdefault(what, []).append(done)
+    assert counts.keys() == labels | {f"{label}, control" for label in labels}
+    assert all(each == sorted(each) for each in counts.values())
 
 
 def test_baselines_know_the_training_labels_alone() -> None:

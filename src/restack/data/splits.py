@@ -112,7 +112,11 @@ def parted(split: Split, part: float, seed: int) -> tuple[Split, Split]:
     """Two splits of one: a random draw of the `part`, held out, and before it all the others."""
     held = round(len(split) * part)
     if not 0 < held < len(split):
-        raise DataError(f"{split}: of {len(split):,} examples {part:g} cannot be held out")
+        raise DataError(
+            f"{split}: of {len(split):,} examples {part:g} cannot be held out",
+            hint="Give more examples, or a directory with files of their own to train and to "
+            "evaluate on (train, validation).",
+        )
     order = np.argsort(np.random.PCG64(seed).random_raw(len(split)), kind="stable")
     kept, drawn = (np.sort(rows).tolist() for rows in (order[held:], order[:held]))
     note = f"of {len(split):,} rows, parted with seed {seed}"

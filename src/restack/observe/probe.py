@@ -165,20 +165,24 @@ def probe(
         max_length=max_length,
         batch_tokens=batch_tokens,
         dtype=dtype,
-        progress=progress,
     )
-    fit = partial(
-        linear.fit, layers=chosen, settings=settings, device=place, progress=_paced(progress)
-    )
+    fit = partial(linear.fit, layers=chosen, settings=settings, device=place)
 
-    def read(body: PreTrainedModel) -> tuple[LayerProbe, ...]:
+    def read(body: PreTrainedModel, whose: str = "") -> tuple[LayerProbe, ...]:
         nonlocal applied, cut
-        sides = [_Side(split, pooled(body, texts=split.texts)) for split in (train, validation)]
+        sides = [
+            _Side(split, pooled(body, texts=split.texts, progress=_of(progress, what + whose)))
+            for what, split in (("training", train), ("validation", validation))
+        ]
         cut = sum(side.features.cut for side in sides)
         applied += sum(side.features.layer_applications for side in sides)
         seconds["features"] += sum(side.features.seconds for side in sides)
         begun = time.perf_counter()
-        found = [_readers(sides[0], sides[1], draw, metric, fit) for draw in draws]
+        found = []
+        for draw in draws:
+            what = f"readers of {len(draw[0].train) + len(draw[0].held):,} examples{whose}"
+            paced = partial(fit, progress=_paced(_of(progress, what)))
+            found.append(_readers(sides[0], sides[1], draw, metric, paced))
         seconds["readers"] += time.perf_counter() - begun
         return tuple(chain.from_iterable(found))
 
@@ -197,7 +201,7 @@ def probe(
         baseline=baseline(train, validation),
         layers=read(model),
         control=kind,
-        control_layers=read(control) if control is not None else (),
+        control_layers=read(control, ", control") if control is not None else (),
         cut=cut,
         layer_applications=applied,
         seconds=seconds,
@@ -257,6 +261,13 @@ def _readers(
     return found
 
 
+def _of(progress: Progress | None, what: str) -> Progress | None:
+    """Progress that says of what it is: counts under one label would jump back."""
+    if progress is None:
+        return None
+    return lambda label, *numbers: progress(f"{label} of {what}", *numbers)
+
+
 def _paced(progress: Progress | None) -> Callable[[int, int, int], None] | None:
     """Tells of epochs and their pace."""
     if progress is None:
@@ -269,6 +280,6 @@ def _paced(progress: Progress | None) -> Callable[[int, int, int], None] | None:
             begun, pace = time.perf_counter(), 0.0
         else:
             pace = (epoch - 1) / (time.perf_counter() - begun)
-        progress("epochs of readers", epoch, epochs, pace)
+        progress("epochs", epoch, epochs, pace)
 
     return tell
