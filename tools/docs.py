@@ -37,7 +37,7 @@ def cli() -> str:
         _NOTE,
         "# Commands",
         "`restack COMMAND --help` prints the same. Exit codes: 0 done, 1 a check found a "
-        "difference, 2 bad input.",
+        "difference, 2 bad input,\n130 interrupted.",
     ]
     for name, text in helps("restack"):
         parts += [f"## {name}", f"```text\n{text}\n```"]
