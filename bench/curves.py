@@ -233,7 +233,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=384)
-    parser.add_argument("--texts", type=int, default=128, help="(%(default)s)")
+    parser.add_argument("--texts", type=int, default=512, help="(%(default)s)")
     parser.add_argument("--batch", type=int, default=32, help="texts in a batch (%(default)s)")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=2, help="of torch (%(default)s)")
