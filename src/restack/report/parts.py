@@ -98,14 +98,10 @@ def _titled(title: str, anchor: str, *body: Markup | None) -> Markup:
 
 def _opening(found: Findings, anchor: str, alone: bool) -> Markup:
     about = found.provenance
-    meta = []
+    meta: list[str | None] = []
     if about:
-        meta = [name for name, _ in about.models]
-        meta += (
-            [about.date, f"restack {about.versions['restack']}"]
-            if about.versions and "restack" in about.versions
-            else [about.date]
-        )
+        version = (about.versions or {}).get("restack")
+        meta = [*(name for name, _ in about.models), about.date, version and f"restack {version}"]
     cards = [line for line in found.summary if line.value]
     said = [line for line in found.summary if not line.value]
     return tag(
@@ -114,7 +110,7 @@ def _opening(found: Findings, anchor: str, alone: bool) -> Markup:
             "header",
             tag("h1", found.title),
             tag("p", found.lead, cls="lead") if found.lead else None,
-            tag("p", " \u00b7 ".join(meta), cls="meta") if meta else None,
+            tag("p", " \u00b7 ".join(filter(None, meta)), cls="meta") if any(meta) else None,
         ),
         tag(
             "ul",
