@@ -7,6 +7,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 TORCH_INDEX ?=
 JOBS ?= auto
+BENCH ?= surgery
 ARGS ?=
 
 PY = .venv/bin/python
@@ -19,7 +20,7 @@ help:
 	@echo "make test    run the tests (ARGS='-k plan' to choose)"
 	@echo "make lint    ruff and mypy"
 	@echo "make docs    write anew what the docs take from the program"
-	@echo "make bench   time and memory beside cp and mergekit (ARGS='--size 7b')"
+	@echo "make bench   surgery beside cp and mergekit (ARGS='--size 7b'); BENCH=observe, tune, sweep, report"
 	@echo "make proof   the long proofs: fuzzing, kill -9 at random moments"
 
 demo: .venv/.ready
@@ -37,7 +38,7 @@ docs: .venv/.ready-dev
 	$(PY) -m tools.docs
 
 bench: .venv/.ready-dev
-	$(PY) bench/surgery.py $(ARGS)
+	$(PY) bench/$(BENCH).py $(ARGS)
 
 proof: .venv/.ready-dev
 	@for script in tests/fuzz_*.py; do echo "$$script 20000"; $(PY) $$script 20000 || exit 1; done
