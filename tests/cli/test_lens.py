@@ -117,7 +117,15 @@ def test_a_fitted_head_is_called_so_everywhere(command: Command, models: Models)
     assert shown.count("decoded by the fitted head") == 3
     again = command(*arguments, "--json").json
     assert again["layers"] == found["layers"]
-    assert command(*arguments, "--seed", 1, "--json").json["layers"] != found["layers"]
+
+
+def test_the_seed_of_a_fitted_head(command: Command, models: Models, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.txt"  # more tokens than one update takes, so that their order matters
+    texts.write_text("\n".join(f"word{i % 9} word{i % 7} great dull" for i in range(200)))
+    arguments = ("lens", models["body"], "--data", texts, "--fit-head", "--json")
+    found = command(*arguments).json["layers"]
+    assert command(*arguments, "--seed", 0).json["layers"] == found
+    assert command(*arguments, "--seed", 1).json["layers"] != found
 
 
 def test_fitting_a_head_though_there_is_one(command: Command, models: Models) -> None:
