@@ -7,7 +7,7 @@ without what may differ from run to run.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from restack.observe.score import score as run_score
 from restack.observe.similarity import compare as run_compare
 from restack.plan import Plan
 from restack.sweep.identify import task_of
-from restack.sweep.kinds import Context, Result
+from restack.sweep.kinds import Context, Result, Stopped
 from restack.sweep.tuning import MODEL, model_place, splits, tokenizer_of
 
 _BATCH_TOKENS = 4096
@@ -58,7 +58,7 @@ def lens(context: Context) -> Result:
         source, body = body, _model(context, _made(context), "AutoModel")
         head = replace(graft_head(body, source, stack=stack), label="pretrained")
     ready = _batches(body, tokenizer, texts, settings)
-    found = run_lens(body, ready, stack=stack, head=head)
+    found = run_lens(body, ready, stack=stack, head=head, progress=_leaving(context))
     few = texts[: settings.get("decode", 0)]
     shown = decode(body, tokenizer, few, stack=stack, head=head) if few else []
     payload = found.to_json() | {"model": None, "decoded": [text.to_json() for text in shown]}
@@ -79,8 +79,10 @@ def plans(context: Context) -> Result:
     texts = _texts(context)
     ready = _batches(body, tokenizer_of(model_place(context)), texts, settings)
     total, done = len(texts) * len(wanted), [0]
+    leaving = _leaving(context)
 
     def progress(count: int) -> None:
+        leaving()
         done[0] += count
         context.tell(min(0.99, done[0] / total))
 
@@ -118,6 +120,7 @@ def score(context: Context) -> Result:
         stack=_stack(context),
         blocks=settings.get("blocks", [1]),
         measures=settings["measures"],
+        progress=_leaving(context),
     )
     return Result(payload=found.to_json() | {"model": None})
 
@@ -128,7 +131,7 @@ def compare(context: Context) -> Result:
     two = _model(context, _made(context), "AutoModel")
     tokenizer = tokenizer_of(model_place(context))
     ready = _batches(one, tokenizer, _texts(context), context.trial.settings)
-    found = run_compare(one, two, ready, stack=_stack(context))
+    found = run_compare(one, two, ready, stack=_stack(context), progress=_leaving(context))
     return Result(payload=found.to_json() | {"a": None, "b": None})
 
 
@@ -157,11 +160,22 @@ def probe(context: Context) -> Result:
         pooling=settings.get("pooling", "mean"),
         stack=_stack(context),
         max_length=settings.get("max_length"),
+        progress=_leaving(context),
     ).to_json()
     # these depend on what the cache holds
     for name in ("model", "seconds", "layer_applications"):
         del found[name]
     return Result(payload=found, timings={"probe": time.perf_counter() - begun})
+
+
+def _leaving(context: Context) -> Callable[..., None]:
+    """A progress that leaves when the sweep is stopped; nothing of a look is worth keeping."""
+
+    def progress(*_: object) -> None:
+        if context.stop():
+            raise Stopped("stopped while looking")
+
+    return progress
 
 
 def _made(context: Context) -> str:
