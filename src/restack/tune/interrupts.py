@@ -24,8 +24,11 @@ class Wish:
         return self.signal is not None
 
     def obey(self, said: str = "") -> None:
-        """End the program as the signal would have; `said` goes to standard error before."""
-        if said:
+        """End the program as the signal would have; `said` goes to standard error before.
+
+        Without a wish nothing happens.
+        """
+        if self and said:
             print(said, file=sys.stderr, flush=True)
         if self.signal == signal.SIGINT:
             raise KeyboardInterrupt
