@@ -103,3 +103,14 @@ def fail(context: Context) -> Result:
         case "text":
             return Result({"train": {"accuracy": "high"}})  # type: ignore[dict-item]
     return Result({"train": {"accuracy": 1.0}})
+
+
+def moment(context: Context) -> Result:
+    """Says when it began and when it ended."""
+    begun = time.monotonic()
+    time.sleep(float(context.trial.settings["seconds"]))
+    return Result(payload={"from": begun, "to": time.monotonic()})
+
+
+timed = moment
+"""The same under a name of its own, for a kind that measures time."""

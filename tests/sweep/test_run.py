@@ -52,6 +52,25 @@ def test_one_and_two_workers_give_the_same(tmp_path: Path) -> None:
     assert results(tmp_path / "one") == results(tmp_path / "two")
 
 
+def test_what_measures_time_runs_while_nothing_else_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("restack.sweep.run.ALONE", {f"{HERE}:timed"})
+    names = ["moment", "timed", "moment", "moment", "timed", "moment"]
+    laid = [
+        Trial(f"{HERE}:{name}", settings={"seconds": 0.2}, seed=seed)
+        for seed, name in enumerate(names)
+    ]
+    assert run(laid, tmp_path, workers=2).done == len(laid)
+    with Store.open(tmp_path) as store:
+        spans = {row.key: (row.payload["from"], row.payload["to"]) for row in store.rows()}
+        alone = {row.key for row in store.rows(kind=f"{HERE}:timed")}
+    for one, (begun, ended) in spans.items():
+        others = [span for key, span in spans.items() if key != one]
+        if one in alone:
+            assert all(to <= begun or ended <= start for start, to in others)
+
+
 def test_failures_are_told_and_the_rest_goes_on(tmp_path: Path) -> None:
     kinds = ("error", "bug", "memory", "killed", "text")
     failing = [Trial(f"{HERE}:fail", settings={"how": how}) for how in kinds]

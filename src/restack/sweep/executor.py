@@ -37,6 +37,9 @@ class Died:
 
 Event = Told | Ended | Died
 
+ALL = 1 << 62
+"""The size of a job beside which nothing else runs."""
+
 
 class Executor(Protocol):
     """Somewhere jobs can run."""

@@ -87,6 +87,8 @@ KINDS: dict[str, str] = {
     "cost": "restack.studies.costing:cost",
 }
 """The module and function of each kind; imported when first run."""
+ALONE = frozenset({"cost"})
+"""Kinds that measure times: on this machine they run while nothing else does."""
 
 
 def find_kind(name: str) -> Kind:

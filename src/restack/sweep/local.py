@@ -15,7 +15,7 @@ from pathlib import Path
 
 from restack.errors import RestackError
 from restack.sweep import memory
-from restack.sweep.executor import Died, Ended, Event, Told
+from restack.sweep.executor import ALL, Died, Ended, Event, Told
 from restack.sweep.work import Job
 
 _MOST_STILLBORN = 10
@@ -58,7 +58,8 @@ class LocalPool:
         if len(busy) >= self.workers:
             return False
         taken = sum(worker.memory for worker in busy)
-        return not busy or self._budget is None or taken + size <= _HEADROOM * self._budget
+        room = ALL - 1 if self._budget is None else _HEADROOM * self._budget
+        return not busy or taken + size <= room
 
     def submit(self, job: Job, size: int) -> None:
         """Give a job to a free worker."""

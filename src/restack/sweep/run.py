@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 from restack.errors import RestackError
 from restack.sweep import memory
-from restack.sweep.executor import Died, Ended, Event, Executor, Told
-from restack.sweep.kinds import Input, find_kind
+from restack.sweep.executor import ALL, Died, Ended, Event, Executor, Told
+from restack.sweep.kinds import ALONE, Input, find_kind
 from restack.sweep.local import LocalPool
 from restack.sweep.opening import StoreError
 from restack.sweep.rows import Row
@@ -252,8 +252,8 @@ class _Driver:
         ready = itertools.islice(self._ready(), most)
         for keys in groups_of(ready, self.together, self._configuration):
             size = max(self._size(self.all[key]) for key in keys) * len(keys)
-            if any(self.deaths[key] for key in keys):
-                size = 1 << 62  # alone: what died may have died for lack of memory
+            if any(self.deaths[key] or self.all[key].kind in ALONE for key in keys):
+                size = ALL  # what died may have died for lack of memory
             if not executor.has_room(size):
                 return
             job = Job(tuple(self._part(key) for key in keys), self.device)
