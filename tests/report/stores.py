@@ -12,7 +12,9 @@ from restack.sweep.trial import Data, Model, Trial
 PLANS = ("0-11", "0-9", "0-7", "0-5", "0-2x2,3-11")
 
 
-def fill(directory: Path, seeds: int = 4, plans: tuple[str, ...] = PLANS) -> Path:
+def fill(
+    directory: Path, seeds: int = 4, plans: tuple[str, ...] = PLANS, device: str = "cpu"
+) -> Path:
     """A store with two tasks, one failed trial and one that is not finished."""
     rng = random.Random(0)
     trials = [
@@ -32,7 +34,7 @@ def fill(directory: Path, seeds: int = 4, plans: tuple[str, ...] = PLANS) -> Pat
     with Store.open(directory, write=True) as store:
         store.add(trials)
         session = store.begin_session(1, "local")
-        environment = {"restack": "0.1.0", "torch": "2.13.0", "device": "cpu", "git": None}
+        environment = {"restack": "0.1.0", "torch": "2.13.0", "device": device, "git": None}
         for place, trial in enumerate(trials[:-1]):
             store.begin(trial.key)
             if place == 3:

@@ -32,6 +32,30 @@ def run(*arguments: object) -> str:
     return done.stdout
 
 
+def test_several_stores_are_told_as_one(store: Path, tmp_path: Path) -> None:
+    more = fill(tmp_path / "more", plans=("0-3", "0-11"))
+    (found,) = gather([store, more])
+    # the untouched model is in both; what failed in one is finished in the other
+    assert found.lead == "46 finished trials: 6 plans, 2 tasks, 1 model."
+    assert [p.x for p in found.figures[0].series[0].points] == [
+        "0-11",
+        "0-9",
+        "0-7",
+        "0-5",
+        "0-2x2,3-11",
+        "0-3",
+    ]
+    assert run(store, more, "-o", tmp_path / "page.md")
+
+
+def test_hardware_of_all_trials_is_named(tmp_path: Path) -> None:
+    one = fill(tmp_path / "one", seeds=2)
+    two = fill(tmp_path / "two", seeds=2, plans=("0-3",), device="cuda: a GPU")
+    (found,) = gather([one, two])
+    assert found.provenance is not None
+    assert found.provenance.hardware == "cpu, cuda: a GPU"
+
+
 def test_trials_of_no_study_are_told_alike(store: Path) -> None:
     (found,) = gather(store)
     assert found.lead == "38 finished trials: 5 plans, 2 tasks, 1 model."

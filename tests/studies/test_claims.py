@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from restack.studies.claims import CLAIMS
 from restack.studies.findings import STATUSES
 from restack.studies.known import FINDINGS, findings_in
 from restack.studies.successors import repeated
-from restack.studies.view import View
+from restack.studies.view import Unmeasured, View
 from restack.sweep.rows import Row
+from restack.sweep.trial import Trial
 from tests.studies.hand import row, seeds, view
 
 HIGH, LOW = [0.92, 0.93, 0.925, 0.921], [0.80, 0.81, 0.79, 0.803]
@@ -58,6 +60,51 @@ def test_failed_trials_are_named() -> None:
     one = view(row("again", status="failed", k=6))
     (found,) = [v for v in judged(CLAIMS["drop"], one, {}) if v.claim == "from-fine-tuned"]
     assert "failed (broken)" in found.why
+
+
+def test_a_task_of_which_nothing_is_learned_decides_nothing() -> None:
+    """Models that answer no question at all are all alike, which says nothing of their depth."""
+
+    def span(exact: float, added: int, seed: int) -> Row:
+        plan = "0-11" if added == 0 else f"0x{added + 1},1-11"
+        found = row(
+            "depths",
+            exact,
+            metric="f1",
+            task="squad_v2",
+            plan=plan,
+            seed=seed,
+            added=added,
+            rule="first",
+        )
+        rest = {"exact": exact, "has_answer_exact": 2 * exact - 1.0, "no_answer_exact": 1.0}
+        found.metrics["validation"].update(rest)  # type: ignore[attr-defined]
+        return found
+
+    blank = view(*[span(0.5, added, seed) for added in (0, 1) for seed in range(3)])
+    assert blank.unlearned() == ["squad_v2"]
+    (found,) = [
+        v for v in judged(CLAIMS["duplicate"], blank.learned(), {}) if v.claim == "deeper-improves"
+    ]
+    assert found.status == "undecided"
+    assert (
+        findings_in([replace(r, trial=labelled(r.trial, "duplicate")) for r in blank.rows])[0]
+        .notes[0]
+        .startswith("SQuAD 2.0: fine-tuned as it is, one gives one answer to all examples.")
+    )
+
+    some = [span(0.5, 0, 0), span(0.6, 0, 1), span(0.5, 1, 0)]
+    assert view(*some).unlearned() == []
+    assert view(*some).learned().rows == tuple(some)
+
+    still = view(*seeds("strategies", [0.0] * 3, task="cola", metric="matthews", plan="0-11", k=0))
+    assert still.unlearned() == ["cola"]
+    with pytest.raises(Unmeasured, match="learned nothing"):
+        still.learned().need("strategies", "scores", k=0)
+
+
+def labelled(trial: Trial, study: str) -> Trial:
+    return replace(trial, labels={**trial.labels, "study": study})
 
 
 # --- duplicate ----------------------------------------------------------------------------------

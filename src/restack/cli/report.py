@@ -9,7 +9,6 @@ import typer
 
 from restack.cli import output
 from restack.cli.main import app
-from restack.cli.store import StoreArgument
 from restack.cli.surgery import Json
 from restack.errors import RestackError
 
@@ -19,7 +18,13 @@ if TYPE_CHECKING:
 
 @app.command()
 def report(
-    store: StoreArgument,
+    stores: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="STORE...",
+            help="Directories of stores, or copied store files; several are told as one.",
+        ),
+    ],
     out: Annotated[
         Path | None, typer.Option("-o", "--out", metavar="FILE", help="The page to write.")
     ] = None,
@@ -38,7 +43,7 @@ def report(
     title: Annotated[str | None, typer.Option(help="A title for the page.")] = None,
     json: Json = False,
 ) -> None:
-    """Show what the trials of a store have found: verdicts, figures and tables in one page.
+    """Show what the trials of stores have found: verdicts, figures and tables in one page.
 
     The page is one file that needs no network. Markdown has its figures as SVG beside it.
     """
@@ -50,7 +55,7 @@ def report(
     chosen = _form(form, out)
     if out is not None:
         files.check_output(out)
-    findings = gather(store, study)
+    findings = gather(stores, study)
     if out is not None and chosen == "html":
         files.write_page(findings, out, title)
     elif out is not None:

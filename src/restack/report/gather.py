@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -15,13 +16,26 @@ from restack.sweep.rows import Row
 from restack.sweep.store import Store
 
 
-def gather(store: Path, studies: Sequence[str] | None = None) -> list[Findings]:
-    """The findings of a store, of all its studies or of some."""
-    with Store.open(store) as opened:  # rows read their details while the store is open
-        rows = opened.rows()
-        if not rows:
-            raise RestackError(f"there are no trials in {store}")
-        return findings_of(rows, studies)
+def gather(stores: Path | Sequence[Path], studies: Sequence[str] | None = None) -> list[Findings]:
+    """The findings of a store or of several together, of all their studies or of some."""
+    with ExitStack() as opened:  # rows read their details while the store is open
+        rows: list[Row] = []
+        for store in [stores] if isinstance(stores, Path) else stores:
+            found = opened.enter_context(Store.open(store)).rows()
+            if not found:
+                raise RestackError(f"there are no trials in {store}")
+            rows += found
+        return findings_of(_once(rows), studies)
+
+
+def _once(rows: Sequence[Row]) -> list[Row]:
+    """Each trial once, though several stores may hold it: finished, if it is so in one of them."""
+    found: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        place = row.key, str(sorted(row.labels.items()))
+        if place not in found or (row.status == "done" and found[place].status != "done"):
+            found[place] = row
+    return list(found.values())
 
 
 def findings_of(rows: Sequence[Row], studies: Sequence[str] | None = None) -> list[Findings]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from restack.data.glue import TASKS
 from restack.data.metrics import LOWER_IS_BETTER
@@ -27,12 +26,12 @@ from restack.studies.findings import (
     Split,
     Table,
 )
+from restack.studies.telling import ran_with
 from restack.sweep.rows import Row
 
 _MOST_PLANS_IN_ROWS = 40  # more are drawn against their depth
 _MOST_PLANS_DRAWN = 24
 _NO_FRACTIONS = LOWER_IS_BETTER | {"pearson", "spearman", "matthews"}
-_NOT_VERSIONS = ("git", "machine", "device", "threads")
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +341,7 @@ def _settings(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
 
 def _provenance(rows: Sequence[Row]) -> Provenance:
     done = [row for row in rows if row.status == "done"]
-    said: dict[str, Any] = (done[0].environment or {}) if done else {}
+    versions, hardware = ran_with(done)
     models = {
         row.trial.model.location: row.trial.model.fingerprint or row.trial.model.revision or ""
         for row in done
@@ -350,8 +349,8 @@ def _provenance(rows: Sequence[Row]) -> Provenance:
     }
     return Provenance(
         "",
-        versions={n: str(v) for n, v in said.items() if n not in _NOT_VERSIONS} or None,
-        hardware=str(said.get("device", "")),
+        versions=versions,
+        hardware=hardware,
         models=tuple(models.items()),
         splits=tuple(_splits(done)),
     )

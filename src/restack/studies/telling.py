@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from restack.stats import Difference
 from restack.studies.claim import Claim, judged
@@ -95,7 +95,12 @@ def findings_of(
         shown = {name: name + end for name in keys}
         figures += [(figure.key, _named(figure, end, said)) for figure in part.figures]
         tables += [(table.key, _named(table, end, said)) for table in part.tables]
-        verdicts += judged(claims, view, shown)
+        verdicts += judged(claims, view.learned(), shown)
+        part.notes += [
+            f"{task_name(task)}: fine-tuned as it is, {view.subject} gives one answer to all "
+            "examples. With so little training nothing can be said by this task."
+            for task in view.unlearned()
+        ]
     return Findings(
         key,
         title,
@@ -241,10 +246,7 @@ def _notes(rows: Sequence[Row]) -> list[str]:
 
 def _provenance(rows: Sequence[Row], papers: tuple[str, ...]) -> Provenance:
     done = [row for row in largest_scale(rows) if row.status == "done"]
-    said: dict[str, Any] = (done[0].environment or {}) if done else {}
-    versions = {
-        n: str(v) for n, v in said.items() if n not in ("git", "machine", "device", "threads")
-    }
+    versions, hardware = ran_with(done)
     models = {
         str(row.labels.get("subject")): row.trial.model.fingerprint
         or row.trial.model.revision
@@ -254,12 +256,24 @@ def _provenance(rows: Sequence[Row], papers: tuple[str, ...]) -> Provenance:
     }
     return Provenance(
         "",
-        versions=versions or None,
-        hardware=str(said.get("device", "")),
+        versions=versions,
+        hardware=hardware,
         models=tuple(models.items()),
         splits=tuple(_splits(done)),
         papers=papers,
     )
+
+
+def ran_with(rows: Iterable[Row]) -> tuple[dict[str, str] | None, str]:
+    """Versions and hardware of some trials: all that occur, with commas between."""
+    found: dict[str, dict[str, None]] = {}
+    for row in rows:
+        for name, value in (row.environment or {}).items():
+            if name not in ("git", "machine", "threads"):
+                found.setdefault(name, {})[str(value)] = None
+    said = {name: ", ".join(values) for name, values in found.items()}
+    hardware = said.pop("device", "")
+    return said or None, hardware
 
 
 def _splits(rows: Sequence[Row]) -> list[Split]:

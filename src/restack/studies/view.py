@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from restack.data.glue import TASKS
+from restack.plan import Plan
 from restack.stats import Difference, Mean, mean_interval, paired_difference
 from restack.sweep.rows import Row, matches
+
+UNLEARNED = "unlearned"
+"""The status, in `View.learned`, of trials of a task that the untouched model has not learned."""
 
 
 class Unmeasured(Exception):
@@ -52,6 +56,8 @@ class View:
         found = self.where(part, **labels)
         if not found:
             planned = [r for r in self.rows if matches(r, {"part": part, **labels})]
+            if any(r.status == UNLEARNED for r in planned):
+                raise Unmeasured(f"{what}: the untouched model learned nothing")
             failed = [r.error for r in planned if r.status == "failed"]
             if failed:
                 raise Unmeasured(f"{what}: all trials failed ({failed[0]})")
@@ -59,6 +65,26 @@ class View:
                 raise Unmeasured(f"{what}: none of {len(planned)} trials is finished")
             raise Unmeasured(f"{what}: not measured at this scale")
         return found
+
+    def unlearned(self) -> list[str]:
+        """The tasks of which no untouched model learned anything: each answers all alike."""
+        whole = str(Plan.identity(self.depth))
+        by_task: dict[str, list[bool]] = {}
+        for row in self.rows:
+            if row.status == "done" and row.trial.plan == whole and row.trial.kind == "tune":
+                by_task.setdefault(str(row.trial.task), []).append(_constant(row))
+        return [task for task, found in by_task.items() if all(found)]
+
+    def learned(self) -> View:
+        """The same without what comes of those tasks: to compare is to compare nothing there."""
+        tasks = self.unlearned()
+        rows = (
+            replace(row, status=UNLEARNED)
+            if row.trial.kind in ("tune", "ensemble") and row.trial.task in tasks
+            else row
+            for row in self.rows
+        )
+        return replace(self, rows=tuple(rows)) if tasks else self
 
     def values_of(self, part: str, label: str, **labels: Any) -> list[Any]:
         """The different values of a label or field among finished trials, in order."""
@@ -72,6 +98,13 @@ class View:
         return list(
             dict.fromkeys(str(r.trial.task) for r in self.where(part, **labels) if r.trial.task)
         )
+
+
+def _constant(row: Row) -> bool:
+    """Whether a model gives one answer to all examples, where its metrics tell."""
+    values = {name: value for split in row.metrics.values() for name, value in split.items()}
+    nothing = values.get("no_answer_exact") == 1.0 and values.get("has_answer_exact") == 0.0
+    return nothing or values.get("matthews") == 0.0
 
 
 def views(rows: Iterable[Row]) -> tuple[View, ...]:
