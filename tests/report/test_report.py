@@ -75,7 +75,7 @@ def test_trials_of_no_study_are_told_alike(store: Path) -> None:
     assert len(trials.rows) == 40
     assert found.notes == (
         "Not finished: 1 of 40 trials.",
-        "1 trials failed; the first with: out of memory",
+        "A trial failed with: out of memory",
     )
     assert {line.kind for line in found.summary} == {"kept", "lost"}
     assert "6 of 12 layers" in found.summary[0].text

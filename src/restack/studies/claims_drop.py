@@ -26,10 +26,14 @@ from restack.sweep.rows import Row
 PAPER = "Sajjad et al. 2020"
 
 
+def _layers(count: int, which: str = "") -> str:
+    return f"{count} {which}layer{'s' if count > 1 else ''}"
+
+
 def dropped(view: View, strategy: str, count: int) -> list[Row]:
     """The trials that left out so many layers by a strategy."""
     return view.need(
-        "strategies", f"{count} layers dropped by {strategy}", strategy=strategy, k=count
+        "strategies", f"{_layers(count)} dropped by {strategy}", strategy=strategy, k=count
     )
 
 
@@ -111,7 +115,7 @@ def symmetric_second(view: View) -> Decision:
         name: difference(rows, dropped(view, name, count), name)
         for name in ("top", "even", "bottom")
     }
-    return all_above(others, f"{count} middle layers dropped, above")
+    return all_above(others, f"{_layers(count, 'middle ')} dropped, above")
 
 
 def contribution_over_top(view: View) -> Decision:

@@ -180,7 +180,8 @@ def _notes(rows: Sequence[Row], depths: dict[str, int]) -> Iterator[str]:
     failed = [row for row in rows if row.status == "failed"]
     if failed:
         reason = (failed[0].error or "no reason is known").splitlines()[0]
-        yield f"{len(failed):,} trials failed; the first with: {reason}"
+        many = f"{len(failed):,} trials failed; the first" if len(failed) > 1 else "A trial failed"
+        yield f"{many} with: {reason}"
     if len(depths) > _MOST_PLANS_DRAWN:
         yield f"{_MOST_PLANS_DRAWN} of {len(depths)} plans are drawn."
 
