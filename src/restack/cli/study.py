@@ -98,7 +98,7 @@ def study(
 
     May be stopped at any time; the same command goes on. Finished trials are shared between scales.
     """
-    from restack.studies.known import FINDINGS, unknown
+    from restack.studies.known import FINDINGS, definition, unknown
 
     if name not in FINDINGS:
         raise unknown(name)
@@ -119,6 +119,7 @@ def study(
         stack,
         revision,
     )
+    definition(request)  # what cannot be laid out is said before there is a store
     asked = scale == "paper" or dry_run
     if asked:
         _foretell(request, store, workers, device, json and dry_run)
@@ -183,15 +184,14 @@ def _request(
     described = [describe(model, stack=stack, revision=revision) for model in models]
     subjects = distinct([replace(s, model=identify_model(s.model)) for s in described])
     sizes: Any = {"duplicate": scales.DUPLICATE, "drop": scales.DROP, "reinit": scales.REINIT}
+    size = scales.scale_of(sizes.get(name, scales.SUCCESSORS), scale)
+    named = _tasks(tasks)
+    if texts is not None and name in ("drop", "reinit"):
+        raise RestackError(f"the study {name} needs tasks, not texts", hint="Say --data DIR.")
     given = _texts(texts)
     if name in NAMES:
-        scales.scale_of(scales.SUCCESSORS, scale)
         return Request(name, subjects, scale, texts=given or _texts(data))
-    size = scales.scale_of(sizes[name], scale)
-    named = _tasks(tasks)
     if given is not None and named is None:
-        if name != "duplicate":
-            raise RestackError(f"the study {name} needs tasks, not texts", hint="Say --data DIR.")
         return Request(name, subjects, scale, texts=given, precision=precision)
     chosen = named or tuple(size.tasks)
     splits = _splits(split)
