@@ -109,7 +109,7 @@ def moment(context: Context) -> Result:
     """Says when it began and when it ended."""
     begun = time.monotonic()
     time.sleep(float(context.trial.settings["seconds"]))
-    return Result(payload={"from": begun, "to": time.monotonic()})
+    return Result(payload={"from": begun, "to": time.monotonic(), "threads": context.threads})
 
 
 timed = moment

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from restack.errors import RestackError
+from restack.sweep.memory import cores
 from restack.sweep.opening import StoreError
 from restack.sweep.run import run
 from restack.sweep.status import status
@@ -64,9 +65,11 @@ def test_what_measures_time_runs_while_nothing_else_does(
     assert run(laid, tmp_path, workers=2).done == len(laid)
     with Store.open(tmp_path) as store:
         spans = {row.key: (row.payload["from"], row.payload["to"]) for row in store.rows()}
+        threads = {row.key: row.payload["threads"] for row in store.rows()}
         alone = {row.key for row in store.rows(kind=f"{HERE}:timed")}
     for one, (begun, ended) in spans.items():
         others = [span for key, span in spans.items() if key != one]
+        assert threads[one] == (cores() if one in alone else None)
         if one in alone:
             assert all(to <= begun or ended <= start for start, to in others)
 

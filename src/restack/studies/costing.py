@@ -33,6 +33,7 @@ def cost(context: Context) -> Result:
         limit=data.limit,
         max_length=settings["max_length"],
         device=context.device,
+        threads=context.threads,
     )
     done, total = [0], steps(len(plans), ROUNDS)
 

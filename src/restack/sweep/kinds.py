@@ -56,6 +56,8 @@ class Context:
     """Whether to leave as soon as what was done is saved; then raise `Stopped`."""
     tell: Callable[[float], None] = _silent
     """Say what part is done, from 0 to 1."""
+    threads: int | None = None
+    """Of a trial that runs alone, for what measures times; else the worker's share holds."""
 
 
 @dataclass(frozen=True, slots=True)

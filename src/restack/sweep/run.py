@@ -252,11 +252,13 @@ class _Driver:
         ready = itertools.islice(self._ready(), most)
         for keys in groups_of(ready, self.together, self._configuration):
             size = max(self._size(self.all[key]) for key in keys) * len(keys)
-            if any(self.deaths[key] or self.all[key].kind in ALONE for key in keys):
+            timed = any(self.all[key].kind in ALONE for key in keys)
+            if timed or any(self.deaths[key] for key in keys):
                 size = ALL  # what died may have died for lack of memory
             if not executor.has_room(size):
                 return
-            job = Job(tuple(self._part(key) for key in keys), self.device)
+            threads = memory.cores() if timed and executor.kind == "local" else None
+            job = Job(tuple(self._part(key) for key in keys), self.device, threads)
             for key in keys:
                 self.store.begin(key)
                 self.running[key] = job

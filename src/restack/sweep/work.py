@@ -48,6 +48,8 @@ class Job:
 
     parts: tuple[Part, ...]
     device: str = "cpu"
+    threads: int | None = None
+    """How many it may use, if that is more than the worker's share: nothing else runs then."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -86,24 +88,24 @@ def perform(
             if len(job.parts) > 1 and not any(kept):
                 return _together(job, stop, tell)
             return [
-                before or _one(part, job.device, stop, tell)
+                before or _one(part, job, stop, tell)
                 for before, part in zip(kept, job.parts, strict=True)
             ]
         except OSError as error:  # of the work directories themselves
             return [Outcome(key, *_blame(error)) for key in job.keys]
 
 
-def _context(part: Part, device: str, stop: Callable[[], bool], tell: Any) -> Context:
-    return Context(part.trial, part.work, device, part.inputs, part.keep, stop, tell)
+def _context(part: Part, job: Job, stop: Callable[[], bool], tell: Any) -> Context:
+    return Context(
+        part.trial, part.work, job.device, part.inputs, part.keep, stop, tell, job.threads
+    )
 
 
-def _one(
-    part: Part, device: str, stop: Callable[[], bool], tell: Callable[[float], None]
-) -> Outcome:
+def _one(part: Part, job: Job, stop: Callable[[], bool], tell: Callable[[float], None]) -> Outcome:
     begun = time.monotonic()
     try:
-        result = find_kind(part.trial.kind)(_context(part, device, stop, tell))
-        return _written(part, result, begun, device)
+        result = find_kind(part.trial.kind)(_context(part, job, stop, tell))
+        return _written(part, result, begun, job.device)
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         return Outcome(part.trial.key, *_blame(error), seconds=time.monotonic() - begun)
 
@@ -114,7 +116,7 @@ def _together(job: Job, stop: Callable[[], bool], tell: Callable[[float], None])
 
     begun = time.monotonic()
     try:
-        contexts = [_context(part, job.device, stop, tell) for part in job.parts]
+        contexts = [_context(part, job, stop, tell) for part in job.parts]
         results = tune_together(contexts)
         each = (time.monotonic() - begun) / len(results)
         return [
