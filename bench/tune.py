@@ -16,7 +16,6 @@ a validation split.
 from __future__ import annotations
 
 import argparse
-import itertools
 import math
 import os
 import sys
@@ -298,22 +297,19 @@ def _rows(split: Split, tokenizer: Any) -> list[dict[str, Any]]:
 def _our_batches(rows: list[dict[str, Any]], recipe: Recipe, steps: int) -> list[list[int]]:
     """The rows of each update, as restack's loop has them."""
     lengths = np.array([len(row["input_ids"]) for row in rows])
-    found: list[list[int]] = []
-    for epoch in itertools.count():
-        if len(found) >= steps:
-            return found[:steps]
-        found += [
-            batch.tolist()
-            for batch in rows_for_epoch(
-                lengths,
-                seed=recipe.seed,
-                epoch=epoch,
-                batch_size=recipe.batch_size,
-                window=recipe.window,
-                limit=recipe.max_length,
-            )
-        ]
-    raise AssertionError
+    found: list[np.ndarray] = []
+    epoch = 0
+    while len(found) < steps:
+        found += rows_for_epoch(
+            lengths,
+            seed=recipe.seed,
+            epoch=epoch,
+            batch_size=recipe.batch_size,
+            window=recipe.window,
+            limit=recipe.max_length,
+        )
+        epoch += 1
+    return [batch.tolist() for batch in found[:steps]]
 
 
 @contextmanager
